@@ -1,0 +1,167 @@
+"""The rest of Outrider's error tree (its root and the container branch: `containers.errors`).
+
+    OutriderError
+      UsageError            usage              exit 2, HTTP 400
+        ConfigError         config_invalid
+      NotFound              not_found          exit 3, HTTP 404
+      Refused               refused            exit 4, HTTP 409
+        DoesNotFit          too_big
+        Conflict            conflict
+        SwitchTooCostly     switch_too_costly
+      TimedOut              timed_out          exit 5, HTTP 504, retryable
+      DaemonUnreachable     daemon_unreachable exit 6
+      ModelFileError        model_file         HTTP 422
+      EngineError           engine
+        EngineFailed        (a code per cause: see `orchestrator.runtimes`)
+      ContainerError        HTTP 503, see containers.errors
+
+Codes are stable: programs match on them. `exit_code` and `status` map an error
+once, here, to what the command line and HTTP say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from containers.errors import ContainerError, OutriderError
+
+__all__ = [
+    "ConfigError",
+    "Conflict",
+    "ContainerError",
+    "DaemonUnreachable",
+    "DoesNotFit",
+    "EngineFailed",
+    "ModelFileError",
+    "NotFound",
+    "OutriderError",
+    "Refused",
+    "SwitchTooCostly",
+    "TimedOut",
+    "UsageError",
+    "exit_code",
+    "status",
+]
+
+
+class UsageError(OutriderError):
+    """The call itself is wrong."""
+
+    code = "usage"
+
+
+class ConfigError(UsageError):
+    """A configuration file is wrong; `file` and `key` say where."""
+
+    code = "config_invalid"
+
+    def __init__(self, file: str, key: str | None, detail: str, *, hint: str | None = None) -> None:
+        where = file if key is None else f"{file}: {key}"
+        super().__init__(f"{where}: {detail}", hint=hint, evidence={"file": file, "key": key})
+        self.file = file
+        self.key = key
+
+
+class NotFound(OutriderError):
+    """No such model, deployment, job, engine."""
+
+    code = "not_found"
+
+
+class Refused(OutriderError):
+    """Understood, and not done."""
+
+    code = "refused"
+
+
+class DoesNotFit(Refused):
+    """The plan needs more memory than there is."""
+
+    code = "too_big"
+
+
+class Conflict(Refused):
+    """Somebody else holds what this needs (a state folder, a name)."""
+
+    code = "conflict"
+
+
+class SwitchTooCostly(Refused):
+    """The change would leave the model unserved for longer than is allowed."""
+
+    code = "switch_too_costly"
+
+
+class TimedOut(OutriderError):
+    """A deadline passed."""
+
+    code = "timed_out"
+    retryable = True
+
+
+class DaemonUnreachable(OutriderError):
+    """The command line found no daemon."""
+
+    code = "daemon_unreachable"
+    retryable = True
+
+
+class ModelFileError(OutriderError):
+    """A model file is missing, truncated or not what it claims to be."""
+
+    code = "model_file"
+
+
+class EngineFailed(OutriderError):
+    """An engine did not come up or did not prove itself; `code` names the cause."""
+
+    code = "engine_failed"
+
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        retryable: bool = True,
+        hint: str | None = None,
+        evidence: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(detail, hint=hint, evidence=evidence)
+        self.code = code
+        self.retryable = retryable
+
+
+def exit_code(error: OutriderError) -> int:
+    """The command line's exit code for an error (contract)."""
+    match error:
+        case UsageError():
+            return 2
+        case NotFound():
+            return 3
+        case Refused():
+            return 4
+        case TimedOut():
+            return 5
+        case DaemonUnreachable():
+            return 6
+        case _:
+            return 1
+
+
+def status(error: OutriderError) -> int:
+    """The control API's HTTP status for an error."""
+    match error:
+        case UsageError():
+            return 400
+        case NotFound():
+            return 404
+        case Refused():
+            return 409
+        case ModelFileError():
+            return 422
+        case TimedOut():
+            return 504
+        case ContainerError() | DaemonUnreachable():
+            return 503
+        case _:
+            return 500

@@ -1,0 +1,75 @@
+"""What the control API may ask of the daemon: one protocol, so that each can be tested without the other.
+
+Every method is a coroutine (or an async iterator) that never blocks the loop.
+Errors are `OutriderError`s; the API maps them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from containers.spec import LogLine
+from hosts.facts import HostFacts
+from orchestrator.views import (
+    DeploymentView,
+    Desired,
+    EngineView,
+    Event,
+    Health,
+    JobView,
+    ModelView,
+    ReloadResult,
+)
+
+
+class Facade(Protocol):
+    """The daemon as the API sees it."""
+
+    async def health(self) -> Health: ...
+    async def host(self) -> HostFacts: ...
+    async def models(self) -> Sequence[ModelView]: ...
+    async def add_model(self, request: Mapping[str, Any]) -> JobView:
+        """Start adding a model; `request` is validated here (see `orchestrator.model_store.AddModel`)."""
+
+    async def remove_model(self, name: str, *, weights: bool) -> None: ...
+    async def plan(self, model: str, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """`Planned.to_dict()` for this host as it is now."""
+
+    async def deployments(self) -> Sequence[DeploymentView]: ...
+    async def deployment(self, name: str) -> DeploymentView:
+        """By public name or alias. Raises NotFound."""
+
+    async def set_desired(self, name: str, desired: Desired, *, author: str) -> DeploymentView:
+        """Idempotent. Raises NotFound for an unknown model, Refused/DoesNotFit when it cannot be."""
+
+    async def restart(self, name: str, *, author: str) -> DeploymentView:
+        """Stop and start with the same plan."""
+
+    async def apply(self, name: str, *, author: str) -> DeploymentView:
+        """Make a new plan and move to it (make before break where it fits). A plan with the same digest: nothing."""
+
+    async def drain(self, name: str, *, author: str) -> DeploymentView:
+        """Stop admitting requests, wait for those in flight; the engine stays."""
+
+    async def engines(self) -> Sequence[EngineView]: ...
+    async def jobs(self) -> Sequence[JobView]: ...
+    async def job(self, job_id: str) -> JobView: ...
+    async def cancel_job(self, job_id: str) -> JobView: ...
+    def events(self, *, since: int = 0, follow: bool = False, deployment: str | None = None) -> AsyncIterator[Event]:
+        """Journal entries with sequence > since, oldest first; with follow, then for ever."""
+
+    def logs(self, name: str, *, tail: int | None = 100, follow: bool = False) -> AsyncIterator[LogLine]:
+        """Lines of the serving (or last) engine's log. Raises NotFound."""
+
+    async def reload(self, *, dry_run: bool) -> ReloadResult:
+        """Raises ConfigError and changes nothing when a file is bad."""
+
+    def routing_tables(self) -> AsyncIterator[Mapping[str, Any]]:
+        """The gateway's routing table: the present one at once, then each new one."""
+
+    async def gateway_report(self, report: Mapping[str, Any]) -> None:
+        """What the gateway saw since its last report."""
+
+    async def metrics(self) -> Mapping[str, Any]:
+        """Counters for /metrics that no view holds."""

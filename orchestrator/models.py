@@ -1,0 +1,172 @@
+"""What a model *is*: the types shared by the shipped catalogue and the user's `models.d` files.
+
+A model has a public name, aliases, **variants** (concrete weights) and **drafters**.
+These types validate and hold; they decide nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from orchestrator.plan import Method
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+"""A public name: lower case, digits, dot, dash, underscore. Part of paths, labels and container names."""
+Alias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$")]
+
+
+class Frozen(BaseModel):
+    """Immutable, and a typo is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Format(StrEnum):
+    """The file format of weights. Nothing that can run code when loaded."""
+
+    GGUF = "gguf"
+    SAFETENSORS = "safetensors"
+
+
+class Runtime(StrEnum):
+    """The engine software."""
+
+    LLAMA_CPP = "llama.cpp"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+class Shape(Frozen):
+    """What memory depends on. Widths and counts; see knowledge sources in `orchestrator.memory_fit`.
+
+    `attention_layers` are layers with a KV cache, `linear_layers` those with a recurrent state.
+    """
+
+    layers: int = Field(gt=0)
+    hidden: int | None = Field(default=None, gt=0)
+    vocab: int | None = Field(default=None, gt=0)
+    attention_layers: int = Field(ge=0)
+    kv_heads: int = Field(ge=0)
+    head_dim: int = Field(ge=0)
+    linear_layers: int = Field(default=0, ge=0)
+    linear_key_heads: int = Field(default=0, ge=0)
+    linear_value_heads: int = Field(default=0, ge=0)
+    linear_head_dim: int = Field(default=0, ge=0)
+    conv_kernel: int = Field(default=4, ge=1)
+    kv_lora_rank: int | None = Field(default=None, gt=0)
+    rope_head_dim: int | None = Field(default=None, gt=0)
+    max_context: int | None = Field(default=None, gt=0)
+    mtp_layers: int = Field(default=0, ge=0)
+
+
+class Variant(Frozen):
+    """Concrete weights: `path` (a file or folder, absolute or below the store) or `repository`."""
+
+    name: Name
+    format: Format
+    quantisation: str
+    path: str | None = None
+    repository: str | None = None
+    revision: str | None = None
+    weight_bytes: int | None = Field(default=None, gt=0)
+    shape: Shape | None = None
+    runtimes: tuple[Runtime, ...] = ()
+    """Runtimes that load it; empty means what the format allows."""
+    source: str | None = None
+    """Who says so: where the sizes and shapes come from."""
+
+    @model_validator(mode="after")
+    def _located(self) -> Variant:
+        if (self.path is None) == (self.repository is None):
+            raise ValueError("give exactly one of path and repository")
+        return self
+
+
+class Drafter(Frozen):
+    """A drafter for this model's variants: `variants` empty means all of the same format."""
+
+    name: Name
+    method: Method
+    format: Format
+    path: str | None = None
+    repository: str | None = None
+    revision: str | None = None
+    weight_bytes: int | None = Field(default=None, gt=0)
+    draft_tokens: int | None = Field(default=None, gt=0)
+    """The longest draft it was trained for (DFlash: block - 1)."""
+    shape: Shape | None = None
+    variants: tuple[Name, ...] = ()
+    source: str | None = None
+
+    @model_validator(mode="after")
+    def _located(self) -> Drafter:
+        if (self.path is None) == (self.repository is None):
+            raise ValueError("give exactly one of path and repository")
+        if self.method in (Method.NONE, Method.NGRAM, Method.MTP):
+            raise ValueError(f"method {self.method} takes no drafter")
+        return self
+
+
+class Speculation(Frozen):
+    """How a model is to be sped up, and when to stop that.
+
+    With `policy = "qps"` speculation is dropped when the request rate has been above
+    `drop_above` (requests a second) for `dwell_s`, and taken up again when it has been
+    below `resume_below` for as long. `max_switch_s` is the longest time the model may
+    go unserved by a switch.
+    """
+
+    method: Literal["auto"] | Method = "auto"
+    drafter: Name | None = None
+    draft_tokens: int | None = Field(default=None, gt=0, le=64)
+    policy: Literal["off", "qps"] = "off"
+    drop_above: float = Field(default=8.0, gt=0)
+    resume_below: float = Field(default=4.0, ge=0)
+    dwell_s: float = Field(default=30.0, ge=0)
+    max_switch_s: float = Field(default=15.0, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Speculation:
+        if self.resume_below >= self.drop_above:
+            raise ValueError("resume_below must be less than drop_above, or speculation would flap")
+        return self
+
+
+class ModelEntry(Frozen):
+    """One model: what it is, and what its owner prefers."""
+
+    name: Name
+    aliases: tuple[Alias, ...] = ()
+    variants: tuple[Variant, ...] = Field(min_length=1)
+    drafters: tuple[Drafter, ...] = ()
+    speculation: Speculation = Speculation()
+    variant: Name | None = None
+    """The variant to use; None lets the planner choose."""
+    runtime: Runtime | None = None
+    image: str | None = None
+    context: int | None = Field(default=None, gt=0)
+    """Tokens a sequence; None takes the catalogue's or the planner's default."""
+    parallel: int | None = Field(default=None, gt=0, le=256)
+    threads: int | None = Field(default=None, gt=0)
+    """CPU threads of an engine on a CPU."""
+    load_s: float | None = Field(default=None, gt=0)
+    """The longest a start may take, when the default is too short."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelEntry:
+        for what, names in (
+            ("variant", [v.name for v in self.variants]),
+            ("drafter", [d.name for d in self.drafters]),
+        ):
+            twice = {n for n in names if names.count(n) > 1}
+            if twice:
+                raise ValueError(f"{what} named twice: {', '.join(sorted(twice))}")
+        known = {v.name for v in self.variants}
+        if self.variant is not None and self.variant not in known:
+            raise ValueError(f"variant {self.variant!r} is not one of {', '.join(sorted(known))}")
+        if self.speculation.drafter is not None and self.speculation.drafter not in {d.name for d in self.drafters}:
+            raise ValueError(f"speculation.drafter {self.speculation.drafter!r} is not among the drafters")
+        return self

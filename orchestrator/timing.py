@@ -1,0 +1,67 @@
+"""All constants of time in one value, so that tests run the same code at a fraction of the scale.
+
+`scaled` shrinks what *we* choose (periods, dwell, back-off); deadlines for work
+that others do (a container start, a model load) are kept, for the machine does
+not get faster when a test is in a hurry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds throughout."""
+
+    # deadlines of external calls: never scaled
+    podman_call: float = 30.0
+    engine_call: float = 10.0
+    gateway_call: float = 10.0
+    probe_call: float = 10.0
+    load: float = 900.0  # 8.5-9 min were seen for 27B AWQ on gfx1151 with warm caches
+    proof_call: float = 120.0
+    drain: float = 300.0
+    stop_grace: float = 10.0
+    shutdown: float = 30.0
+
+    # periods and policies: scaled
+    reconcile_period: float = 5.0
+    engine_poll: float = 0.1
+    engine_poll_max: float = 2.0
+    telemetry_period: float = 5.0
+    governor_period: float = 1.0
+    rate_window: float = 10.0
+    backoff_first: float = 1.0
+    backoff_next: float = 10.0
+    backoff_max: float = 300.0
+    backoff_reset: float = 600.0
+    report_period: float = 0.5
+    link_retry: float = 0.5
+    link_retry_max: float = 5.0
+    hold: float = 600.0
+    held_stream_comment: float = 10.0
+
+    def scaled(self, factor: float) -> Timing:
+        """The same timing with periods and policies multiplied by `factor` (> 0)."""
+        if factor <= 0:
+            raise ValueError("a time scale must be above zero")
+        return replace(self, **{name: getattr(self, name) * factor for name in _SCALED})
+
+
+_SCALED = (
+    "reconcile_period",
+    "engine_poll",
+    "engine_poll_max",
+    "telemetry_period",
+    "governor_period",
+    "rate_window",
+    "backoff_first",
+    "backoff_next",
+    "backoff_max",
+    "backoff_reset",
+    "report_period",
+    "link_retry",
+    "link_retry_max",
+    "held_stream_comment",
+)

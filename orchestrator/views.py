@@ -1,0 +1,187 @@
+"""What the daemon shows of itself: frozen values that the API, the command line and metrics share.
+
+Field names are the contract of `outrider ps --json` and friends. Times are Unix
+seconds where a person reads them (`since`, `at`) and durations in seconds else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Desired(StrEnum):
+    """What a person asked for. Written by one API verb, kept in SQLite."""
+
+    RUNNING = "running"
+    ON_DEMAND = "on_demand"
+    STOPPED = "stopped"
+
+
+class State(StrEnum):
+    """What a deployment, or one of its engines, is doing."""
+
+    STOPPED = "stopped"
+    PULLING = "pulling"
+    CREATING = "creating"
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A reason with a stable code, a sentence, and what to do next."""
+
+    code: str
+    text: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """One engine. `plan` is the plan's digest."""
+
+    id: str
+    deployment: str
+    generation: int
+    state: State
+    container_id: str | None
+    pid: int | None
+    plan: str
+    runtime: str
+    image: str
+    method: str
+    draft_tokens: int
+    context: int
+    parallel: int
+    socket: str | None
+    port: int | None
+    since: float
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a long step is. `fraction` is 0..1 or None when nobody can know."""
+
+    phase: State
+    detail: str
+    elapsed_s: float
+    fraction: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentView:
+    """One deployment. `engine` is the one that serves, or the one that is coming up."""
+
+    deployment: str
+    desired: Desired
+    desired_by: str | None
+    state: State
+    reason: Why | None
+    host: str
+    engine: EngineView | None
+    engines: tuple[EngineView, ...]
+    in_flight: int
+    waiting: int
+    plan: str | None
+    drifted: bool
+    progress: Progress | None
+    next_attempt_s: float | None
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model of the configuration or catalogue; `files_ok` is False when weights are missing."""
+
+    name: str
+    aliases: tuple[str, ...]
+    variants: tuple[str, ...]
+    drafters: tuple[str, ...]
+    origin: str
+    """`catalogue`, or the configuration file that defines it."""
+    weight_bytes: int | None
+    files_ok: bool
+    problem: str | None = None
+
+
+class JobState(StrEnum):
+    """A long API call's state."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One long API call: `done_bytes` of `total_bytes` where bytes are what moves."""
+
+    id: str
+    kind: str
+    subject: str
+    state: JobState
+    detail: str
+    started_at: float
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    error: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of the journal. Order is (host, boot id, sequence)."""
+
+    sequence: int
+    at: float
+    host: str
+    boot_id: str
+    kind: str
+    code: str
+    text: str
+    deployment: str | None = None
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The daemon's own health. `podman` and `gateway` are None until first heard of."""
+
+    ok: bool
+    version: str
+    host: str
+    boot_id: str
+    owner: str
+    uptime_s: float
+    podman: bool | None
+    gateway: bool | None
+    loops: Mapping[str, float]
+    """Seconds since each loop last went round."""
+    problems: tuple[Why, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of a configuration diff: `kind` is added, removed or changed."""
+
+    subject: str
+    kind: str
+    detail: str
+    action: str
+    """What applying it does: `none`, `start`, `stop`, `drift` (shows drifted; `apply` acts), `restart_daemon`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """What a reload did, or with `dry_run` would do."""
+
+    applied: bool
+    changes: tuple[Change, ...]
