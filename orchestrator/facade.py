@@ -71,5 +71,8 @@ class Facade(Protocol):
     async def gateway_report(self, report: Mapping[str, Any]) -> None:
         """What the gateway saw since its last report."""
 
+    async def shutdown(self, *, engines: bool) -> None:
+        """End the daemon after answering; with `engines`, stop all engines first and leave `desired` as it is."""
+
     async def metrics(self) -> Mapping[str, Any]:
         """Counters for /metrics that no view holds."""

@@ -15,7 +15,6 @@ class Desired(StrEnum):
     """What a person asked for. Written by one API verb, kept in SQLite."""
 
     RUNNING = "running"
-    ON_DEMAND = "on_demand"
     STOPPED = "stopped"
 
 
@@ -176,7 +175,8 @@ class Change:
     kind: str
     detail: str
     action: str
-    """What applying it does: `none`, `start`, `stop`, `drift` (shows drifted; `apply` acts), `restart_daemon`."""
+    """What applying it does: `none`, `start`, `stop`, `apply` (a new plan where it launches something else),
+    `restart_daemon` (kept as it is until the daemon starts again)."""
 
 
 @dataclass(frozen=True, slots=True)
