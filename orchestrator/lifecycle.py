@@ -98,35 +98,35 @@ def decide(situation: Situation) -> Decision[Step]:
 
 def _towards_running(situation: Situation, live: list[EngineFacts]) -> Decision[Step]:
     serving = next((e for e in live if e.generation == situation.serving), None)
-    coming = [e for e in live if e.state in COMING]
     if serving is None:
-        usable = [e for e in live if e.state in (State.READY, State.DRAINING)]
-        if usable:
-            # the newest proven engine serves; the rest is stopped in later steps
-            return _about(Step.CONTINUE, "engine_ready", max(usable, key=lambda e: e.generation))
-        wanted = [e for e in coming if situation.wanted in (None, e.digest)]
-        if wanted:
-            return _about(Step.CONTINUE, "start_unfinished", max(wanted, key=lambda e: e.generation))
-        for engine in coming:
+        return _until_served(situation, live)
+    settled = situation.wanted in (None, serving.digest)
+    for engine in live:
+        halfway = not settled and engine.state in COMING and engine.digest == situation.wanted
+        if engine is not serving and not halfway:
+            return _about(Step.STOP, "superseded", engine)
+    if settled:
+        return Decision(Step.SETTLED, "serving", {"generation": serving.generation})
+    return Decision(Step.SWITCH, "plan_changed", {"generation": serving.generation, "plan": situation.wanted})
+
+
+def _until_served(situation: Situation, live: list[EngineFacts]) -> Decision[Step]:
+    """No engine serves: finish one that is on its way, or start one."""
+    proven = [e for e in live if e.state not in COMING]
+    if proven:
+        return _about(Step.CONTINUE, "engine_ready", max(proven, key=lambda e: e.generation))
+    for engine in live:
+        if situation.wanted not in (None, engine.digest):
             return _about(Step.STOP, "plan_changed", engine)
-        if situation.parked:
-            return Decision(Step.WAIT, "parked")
-        if situation.retry_in is not None and situation.retry_in > 0:
-            return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.retry_in, 3)})
-        if situation.wanted is None:
-            return Decision(Step.PLAN, "no_plan")
-        return Decision(Step.START, "not_running", {"plan": situation.wanted})
-    for engine in live:
-        if engine.generation != serving.generation and (
-            engine.state not in COMING or engine.digest != situation.wanted
-        ):
-            return _about(Step.STOP, "superseded", engine)
-    if situation.wanted is not None and serving.digest != situation.wanted:
-        return Decision(Step.SWITCH, "plan_changed", {"generation": serving.generation, "plan": situation.wanted})
-    for engine in live:
-        if engine.generation != serving.generation:
-            return _about(Step.STOP, "superseded", engine)
-    return Decision(Step.SETTLED, "serving", {"generation": serving.generation})
+    if live:
+        return _about(Step.CONTINUE, "start_unfinished", max(live, key=lambda e: e.generation))
+    if situation.parked:
+        return Decision(Step.WAIT, "parked")
+    if situation.retry_in is not None and situation.retry_in > 0:
+        return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.retry_in, 3)})
+    if situation.wanted is None:
+        return Decision(Step.PLAN, "no_plan")
+    return Decision(Step.START, "not_running", {"plan": situation.wanted})
 
 
 def _about(step: Step, reason: str, engine: EngineFacts) -> Decision[Step]:
