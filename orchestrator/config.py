@@ -1,0 +1,325 @@
+"""The configuration: `outrider.toml` and `models.d/*.toml`, as one frozen, typed value.
+
+Files say what models, variants and policies *are*; what is to run (`desired`) is
+never read from them. A missing file means defaults. Whatever is wrong is found in
+one go and raised as one `ConfigProblems`, each problem with its file, key, what
+was found and a hint, so that nobody repairs a file one error at a time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, to_json
+
+from orchestrator.config_diff import diff
+from orchestrator.config_problems import ConfigProblems, Problem, explain, not_configuration
+from orchestrator.models import Frozen, ModelEntry
+from orchestrator.paths import Paths
+
+__all__ = [
+    "ApiSettings",
+    "Config",
+    "ConfigProblems",
+    "EngineDefaults",
+    "GatewaySettings",
+    "HostSettings",
+    "ModelsFile",
+    "PodmanSettings",
+    "Problem",
+    "SettingsFile",
+    "TimingSettings",
+    "diff",
+    "load",
+    "model_files",
+    "split_listen",
+]
+
+T = TypeVar("T", bound=Frozen)
+
+LONGEST_FILE = 4 * 2**20
+"""Bytes. A larger file is no configuration; reading it whole would be a mistake."""
+
+_HOST_NAME = re.compile(r"^(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*$")
+_LISTEN_HINT = 'write host:port, such as "127.0.0.1:8080" or "[::1]:8080"'
+
+
+def split_listen(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as (host, port); raises ValueError saying what is wrong."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise ValueError("has no port" if not colon else "has no host")
+    if not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
+        raise ValueError(f"port {port!r} is not a number from 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        ipaddress.IPv6Address(host)  # raises ValueError
+    elif ":" in host:
+        raise ValueError("an IPv6 address needs brackets")
+    elif re.fullmatch(r"[0-9.]+", host):
+        ipaddress.IPv4Address(host)
+    elif not _HOST_NAME.match(host):
+        raise ValueError(f"{host!r} is no host name")
+    return host, int(port)
+
+
+def _listen(text: str) -> str:
+    try:
+        split_listen(text)
+    except ValueError as error:
+        raise PydanticCustomError(
+            "listen_address", "{why}", {"why": f"is no address to listen on: {error}", "hint": _LISTEN_HINT}
+        ) from error
+    return text
+
+
+def _loopback(text: str) -> str:
+    host, _ = split_listen(text)
+    try:
+        inside = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        inside = host == "localhost"
+    if not inside:
+        raise PydanticCustomError(
+            "listen_loopback",
+            "is not a loopback address, and the control API speaks no TLS",
+            {"hint": "use 127.0.0.1:PORT, and reach it from elsewhere through an SSH tunnel"},
+        )
+    return text
+
+
+Listen = Annotated[str, AfterValidator(_listen)]
+LoopbackListen = Annotated[str, AfterValidator(_listen), AfterValidator(_loopback)]
+
+
+class HostSettings(Frozen):
+    """`[host]`: this machine."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")] | None = None
+    """What the host is called in views, labels and headers; None takes the system's host name."""
+
+
+class GatewaySettings(Frozen):
+    """`[gateway]`: where clients connect, and how much may wait. Read when the gateway starts."""
+
+    listen: Listen = "127.0.0.1:8080"
+    ops_listen: Listen = "127.0.0.1:8082"
+    """For load balancers and scrapers: /metrics, /healthz, /ready/{model}."""
+    max_waiting: int = Field(default=256, ge=0, le=100_000)
+    """Requests a model that may wait while its engine loads; more get 503 with Retry-After."""
+    hold_s: float = Field(default=600.0, ge=0)
+    """Seconds the longest of them waits."""
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+
+
+class ApiSettings(Frozen):
+    """`[api]`: the control API over TCP. The unix socket is always there."""
+
+    listen: LoopbackListen = "127.0.0.1:8081"
+    enabled: bool = True
+
+
+class PodmanSettings(Frozen):
+    """`[podman]`: whose service runs the containers."""
+
+    socket: Annotated[str, Field(pattern=r"^/")] | None = None
+    """The path of Podman's API socket; None looks at the usual places and starts a service if there is none."""
+
+
+class TimingSettings(Frozen):
+    """`[timing]`: periods and policies times `scale`; deadlines of other people's work stay."""
+
+    scale: float = Field(default=1.0, gt=0, le=10)
+
+
+class EngineDefaults(Frozen):
+    """`[engine]`: what a model gets that does not say otherwise; None leaves it to the planner."""
+
+    context: int | None = Field(default=None, gt=0)
+    parallel: int | None = Field(default=None, gt=0, le=256)
+    threads: int | None = Field(default=None, gt=0)
+    image: str | None = Field(default=None, min_length=1)
+
+
+class Config(Frozen):
+    """All of it. `origins` maps a model's name to the file that defines it."""
+
+    host: HostSettings = HostSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    api: ApiSettings = ApiSettings()
+    podman: PodmanSettings = PodmanSettings()
+    timing: TimingSettings = TimingSettings()
+    defaults: EngineDefaults = EngineDefaults()
+    models: tuple[ModelEntry, ...] = ()
+    origins: Mapping[str, str] = Field(default_factory=dict)
+
+    def model(self, name: str) -> ModelEntry | None:
+        """The model of this public name or alias."""
+        return next((m for m in self.models if name == m.name or name in m.aliases), None)
+
+
+class SettingsFile(Frozen):
+    """What `outrider.toml` may hold."""
+
+    host: HostSettings = HostSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    api: ApiSettings = ApiSettings()
+    podman: PodmanSettings = PodmanSettings()
+    timing: TimingSettings = TimingSettings()
+    engine: EngineDefaults = EngineDefaults()
+
+
+class ModelsFile(Frozen):
+    """What a file of `models.d` may hold: one or more `[[model]]` tables."""
+
+    model: tuple[ModelEntry, ...] = ()
+
+
+def load(paths: Paths) -> Config:
+    """Read everything. Raises `ConfigProblems` with every problem found; touches nothing."""
+    problems: list[Problem] = []
+    settings = _settings(paths.config_file, problems)
+    models: list[ModelEntry] = []
+    taken: dict[str, tuple[str, str]] = {}
+    origins: dict[str, str] = {}
+    for file in model_files(paths, problems):
+        data = _read(file, problems)
+        if data is None:
+            continue
+        found = _validated(ModelsFile, data, file, problems)
+        problems.extend(_clashes(file, data, taken))
+        if found is not None:
+            models.extend(found.model)
+            origins.update((entry.name, str(file)) for entry in found.model)
+    if problems:
+        raise ConfigProblems(problems)
+    return Config(
+        host=settings.host,
+        gateway=settings.gateway,
+        api=settings.api,
+        podman=settings.podman,
+        timing=settings.timing,
+        defaults=settings.engine,
+        models=tuple(models),
+        origins=origins,
+    )
+
+
+def model_files(paths: Paths, problems: list[Problem] | None = None) -> tuple[Path, ...]:
+    """The files of `models.d` that count, sorted by name: `*.toml`, no dot files, no editors' backups."""
+    try:
+        names = sorted(os.listdir(paths.models_d))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        found = Problem(str(paths.models_d), None, f"cannot be read: {error.strerror}", "it must be a readable folder")
+        if problems is None:
+            raise ConfigProblems([found]) from error
+        problems.append(found)
+        return ()
+    return tuple(paths.models_d / n for n in names if n.endswith(".toml") and not n.startswith((".", "#", "~")))
+
+
+def _settings(file: Path, problems: list[Problem]) -> SettingsFile:
+    if not file.exists() and not file.is_symlink():
+        return SettingsFile()
+    data = _read(file, problems)
+    if data is None:
+        return SettingsFile()
+    settings = _validated(SettingsFile, data, file, problems)
+    if settings is None:
+        return SettingsFile()
+    problems.extend(_shared_addresses(file, settings))
+    return settings
+
+
+def _read(file: Path, problems: list[Problem]) -> dict[str, Any] | None:
+    """A file's TOML, or None with the problem noted."""
+    where = str(file)
+    try:
+        info = file.stat()
+        if not stat.S_ISREG(info.st_mode):
+            problems.append(Problem(where, None, "is not a regular file", "remove it, or put a file in its place"))
+            return None
+        if info.st_size > LONGEST_FILE:
+            problems.append(
+                Problem(where, None, f"is {info.st_size} bytes long", f"a file may have {LONGEST_FILE} bytes at most")
+            )
+            return None
+        text = file.read_bytes().decode()
+    except OSError as error:
+        hint = (
+            f"make it readable for uid {os.getuid()}" if isinstance(error, PermissionError) else "remove or repair it"
+        )
+        problems.append(Problem(where, None, f"cannot be read: {error.strerror or error}", hint))
+        return None
+    except UnicodeDecodeError as error:
+        problems.append(Problem(where, None, f"is not UTF-8 (byte {error.start})", "save the file as UTF-8"))
+        return None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(
+            Problem(where, None, f"is not TOML: {error}", "text needs quotes; a table starts with [name] or [[name]]")
+        )
+        return None
+
+
+def _validated(kind: type[T], data: dict[str, Any], file: Path, problems: list[Problem]) -> T | None:
+    """The file as a value; None with its problems noted. Strict: TOML has types, so "8" is no number."""
+    odd = list(not_configuration(str(file), data))
+    if odd:
+        problems.extend(odd)
+        return None
+    try:
+        return TypeAdapter(kind).validate_json(to_json(data), strict=True)
+    except ValidationError as error:
+        problems.extend(explain(kind, str(file), data, error))
+        return None
+
+
+def _shared_addresses(file: Path, settings: SettingsFile) -> Iterable[Problem]:
+    """Two listeners cannot have one address."""
+    listeners = {"gateway.listen": settings.gateway.listen, "gateway.ops_listen": settings.gateway.ops_listen}
+    if settings.api.enabled:
+        listeners["api.listen"] = settings.api.listen
+    seen: dict[tuple[str, int], str] = {}
+    for key, address in listeners.items():
+        where = split_listen(address)
+        if where in seen:
+            hint = "each listener needs a port of its own"
+            yield Problem(str(file), key, f"{address!r} is also {seen[where]}", hint)
+        seen.setdefault(where, key)
+
+
+def _clashes(file: Path, data: Mapping[str, Any], taken: dict[str, tuple[str, str]]) -> Iterable[Problem]:
+    """Names and aliases share one namespace over all files; `taken` maps each to (file, key).
+
+    Looks at raw data, so that a clash shows even when the entry has other errors.
+    """
+    entries = data.get("model")
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            continue
+        name = entry["name"]
+        aliases = entry.get("aliases")
+        claims = [("name", name)]
+        if isinstance(aliases, list):
+            claims += [("aliases", alias) for alias in aliases if isinstance(alias, str) and alias != name]
+        for key, claim in claims:
+            dotted = f"model[{name}].{key}"
+            if claim in taken:
+                other, other_key = taken[claim]
+                at = "this file" if other == str(file) else other
+                hint = "one name means one model: rename one of them, or remove one file"
+                yield Problem(str(file), dotted, f"{claim!r} is already taken by {other_key} in {at}", hint)
+            else:
+                taken[claim] = (str(file), dotted)

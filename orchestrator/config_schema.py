@@ -1,0 +1,21 @@
+"""The published JSON schema of the configuration files, for editors and for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import models_json_schema
+
+from orchestrator.config import ModelsFile, SettingsFile
+
+
+def schema() -> dict[str, Any]:
+    """One JSON schema (draft 2020-12) for both kinds of file: a file is either settings or models."""
+    _, document = models_json_schema([(SettingsFile, "validation"), (ModelsFile, "validation")])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Outrider configuration",
+        "description": "outrider.toml holds settings; each file of models.d/ holds [[model]] tables.",
+        "anyOf": [{"$ref": "#/$defs/SettingsFile"}, {"$ref": "#/$defs/ModelsFile"}],
+        **document,
+    }
