@@ -1,0 +1,38 @@
+"""Knowing at once that an engine's process ended: a pidfd in the event loop.
+
+Podman tells of a death 70-240 ms late, in batches, and not at all when its service or
+conmon is gone. The kernel tells at once, whoever the parent is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+
+class ExitWatch:
+    """Calls back once when the process ends. `close` ends the watch."""
+
+    def __init__(self, pid: int, ended: Callable[[], None]) -> None:
+        """Watch `pid`; a process that is gone already counts as ended (the callback comes soon, not now)."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = ended
+        self._fd: int | None = None
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._loop.call_soon(ended)
+        else:
+            self._loop.add_reader(self._fd, self._on_exit)
+
+    def _on_exit(self) -> None:
+        self.close()
+        self._ended()
+
+    def close(self) -> None:
+        """End the watch; may be called twice."""
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,98 @@
+"""Talking to one engine: health, one completion, counters. Over its unix socket or loopback port.
+
+httpx is the control plane's client; traffic never passes here. Every call has a deadline, and
+what an engine answers is hostile until parsed: bounded in size, checked in shape.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from orchestrator.errors import EngineFailed
+
+LARGEST_ANSWER = 4 << 20
+"""Bytes. /metrics of vLLM is some 200 kB; nothing here has a reason to be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status and body of one answer."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON; None when it is none."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    @property
+    def snippet(self) -> str:
+        """The start of the body, for an error message."""
+        return self.body[:300].decode("utf-8", "replace")
+
+
+class EngineUnreachable(EngineFailed):
+    """Nobody answers on the engine's socket, or not in time."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("engine_unreachable", detail)
+
+
+class EngineClient:
+    """One engine's HTTP client. Use as an async context manager, or `close` it."""
+
+    def __init__(self, *, socket: str | None, port: int | None, key: str, timeout: float) -> None:
+        if (socket is None) == (port is None):
+            raise ValueError("an engine has a socket or a port")
+        transport = httpx.AsyncHTTPTransport(uds=socket, retries=0) if socket else httpx.AsyncHTTPTransport(retries=0)
+        self._http = httpx.AsyncClient(
+            transport=transport,
+            base_url="http://engine" if socket else f"http://127.0.0.1:{port}",
+            headers={"authorization": f"Bearer {key}"},
+            timeout=timeout,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, *, timeout: float | None = None) -> Answer:
+        """GET; raises `EngineUnreachable`."""
+        return await self._call("GET", path, None, timeout)
+
+    async def post(self, path: str, body: dict[str, Any], *, timeout: float | None = None) -> Answer:
+        """POST JSON; raises `EngineUnreachable`."""
+        return await self._call("POST", path, body, timeout)
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None, timeout: float | None) -> Answer:
+        limit = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
+        try:
+            async with self._http.stream(method, path, json=body, timeout=limit) as response:
+                parts: list[bytes] = []
+                size = 0
+                async for part in response.aiter_bytes():
+                    parts.append(part)
+                    size += len(part)
+                    if size > LARGEST_ANSWER:
+                        raise EngineUnreachable(f"{method} {path} answered more than {LARGEST_ANSWER} bytes")
+                return Answer(response.status_code, b"".join(parts))
+        except httpx.TimeoutException as error:
+            raise EngineUnreachable(f"{method} {path}: no answer in time") from error
+        except httpx.HTTPError as error:
+            raise EngineUnreachable(f"{method} {path}: {type(error).__name__} {error}".rstrip()) from error

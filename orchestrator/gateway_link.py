@@ -1,0 +1,137 @@
+"""The daemon's side of the gateway: drain requests out, traffic reports in.
+
+The gateway may not be there (it is a process of its own, and a daemon serves nothing
+itself): then nobody routes to an engine, and a drain is done at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from orchestrator.clock import Clock
+from orchestrator.rates import Rate
+from orchestrator.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """How a drain ended: `in_flight` is None when no gateway was there to know."""
+
+    done: bool
+    in_flight: int | None
+    reason: str
+
+
+@dataclass(slots=True)
+class ModelTraffic:
+    """What the gateway saw of one model. Counters are totals over all gateway processes."""
+
+    rate: Rate
+    in_flight: int = 0
+    waiting: int = 0
+    totals: dict[str, int] = field(default_factory=dict)
+
+
+class GatewayLink:
+    """Drains engines through the gateway and keeps what it reports."""
+
+    def __init__(self, socket: Path, clock: Clock, timing: Timing) -> None:
+        self._socket = socket
+        self._clock = clock
+        self._timing = timing
+        self._models: dict[str, ModelTraffic] = {}
+        self._engines: dict[str, Mapping[str, Any]] = {}
+        self._gateway_id: str | None = None
+        self._last: dict[str, Mapping[str, Any]] = {}
+        self._last_at: float | None = None
+
+    # reports in
+
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Take one report. Garbage in a field counts as nothing seen; a new gateway starts its counters anew."""
+        now = self._clock.now()
+        gateway_id = str(report.get("gateway_id"))
+        if gateway_id != self._gateway_id:
+            self._gateway_id, self._last = gateway_id, {}
+        models = report.get("models")
+        for name, seen in (models if isinstance(models, Mapping) else {}).items():
+            if isinstance(seen, Mapping):
+                self._count(str(name), seen, now)
+        engines = report.get("engines")
+        self._engines = {
+            str(k): v for k, v in (engines if isinstance(engines, Mapping) else {}).items() if isinstance(v, Mapping)
+        }
+        self._last_at = now
+
+    def _count(self, name: str, seen: Mapping[str, Any], now: float) -> None:
+        before = self._last.get(name, {})
+        traffic = self._model(name)
+        for key in ("arrivals", "completed", "failed", "rejected", "cancelled"):
+            more = max(0, _int(seen.get(key)) - _int(before.get(key)))
+            traffic.totals[key] = traffic.totals.get(key, 0) + more
+            if key == "arrivals":
+                traffic.rate.add(more, now)
+        traffic.in_flight = _int(seen.get("in_flight"))
+        traffic.waiting = _int(seen.get("waiting"))
+        self._last[name] = dict(seen)
+
+    def _model(self, name: str) -> ModelTraffic:
+        if name not in self._models:
+            self._models[name] = ModelTraffic(Rate(self._timing.rate_window))
+        return self._models[name]
+
+    @property
+    def heard(self) -> bool | None:
+        """Whether the gateway reported lately; None when it never did."""
+        if self._last_at is None:
+            return None
+        return self._clock.now() - self._last_at < max(10 * self._timing.report_period, 2.0)
+
+    def rate(self, model: str) -> float:
+        """Arrivals a second of one model."""
+        return self._model(model).rate.value(self._clock.now())
+
+    def in_flight(self, model: str) -> int:
+        return self._model(model).in_flight if self.heard else 0
+
+    def waiting(self, model: str) -> int:
+        return self._model(model).waiting if self.heard else 0
+
+    def engine_in_flight(self, engine: str) -> int:
+        return _int(self._engines.get(engine, {}).get("in_flight")) if self.heard else 0
+
+    def totals(self) -> Mapping[str, Mapping[str, int]]:
+        """Counters a model, for metrics."""
+        return {name: dict(traffic.totals) for name, traffic in self._models.items()}
+
+    def forget(self, model: str) -> None:
+        """The model is no longer defined."""
+        self._models.pop(model, None)
+
+    # drains out
+
+    async def drain(self, engine: str, limit: float) -> Drained:
+        """Ask the gateway to admit nothing more to `engine` and wait until its in-flight is 0, at most `limit` s."""
+        transport = httpx.AsyncHTTPTransport(uds=str(self._socket), retries=0)
+        deadline = limit + self._timing.gateway_call
+        try:
+            async with httpx.AsyncClient(transport=transport, timeout=deadline, trust_env=False) as http:
+                answer = await http.post("http://gateway/drain", json={"engine": engine, "timeout_s": limit})
+                seen = answer.json()
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return Drained(True, None, "no_gateway")
+        except (httpx.HTTPError, ValueError) as error:
+            return Drained(False, None, f"gateway_unanswering: {type(error).__name__}")
+        in_flight = _int(seen.get("in_flight")) if isinstance(seen, Mapping) else 0
+        if answer.status_code == httpx.codes.OK:
+            return Drained(True, in_flight, "drained")
+        return Drained(False, in_flight, "drain_timed_out")
+
+
+def _int(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
