@@ -1,0 +1,272 @@
+"""Podman, for asyncio: podman-py behind a bounded pool of threads, with a deadline for every call.
+
+podman-py is synchronous, so each call runs in one of a few threads of our own: the
+default pool is shared with whatever else uses it and would be starved by it. Streams
+(logs, events) hold a connection for hours and do not come through here at all: see
+`containers.streams`.
+
+A call that runs into its deadline raises `PodmanTimeout`; Podman may carry it out all
+the same. Names of containers are unique for each attempt, and `containers.sweep` finds
+what such a call left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import requests
+from podman.api.client import APIResponse
+from podman.domain.containers_manager import ContainersManager
+from podman.domain.images_manager import ImagesManager
+
+from containers import failures, payload, streams, transport
+from containers.errors import ContainerMissing, ImageMissing, PodmanFailed
+from containers.spec import ContainerEvent, ContainerSpec, ContainerState, ImageInfo, LogLine
+
+T = TypeVar("T")
+
+THREADS = 8
+LOAD_LIMIT = 600.0
+"""Seconds to load an image: some are tens of gigabytes."""
+_SLACK = 1.0
+"""Seconds that a call may take in our own process on top of the socket's timeout."""
+
+
+def _path(*parts: str) -> str:
+    return "/" + "/".join(urllib.parse.quote(part, safe="") for part in parts)
+
+
+class Podman:
+    """The Podman service on a unix socket.
+
+    `call_timeout` is the deadline of one call in seconds, where a method does not name
+    another. The service may be restarted at any time; the next call reaches the new one.
+    Every method raises `PodmanUnreachable`, `PodmanTimeout` or `PodmanFailed`, and what its
+    docstring names.
+    """
+
+    def __init__(self, socket_path: str | Path, *, call_timeout: float = 30.0) -> None:
+        self.socket = str(socket_path)
+        self.call_timeout = call_timeout
+        self._api = transport.client(self.socket, call_timeout)
+        self._containers = ContainersManager(client=self._api)
+        self._images = ImagesManager(client=self._api)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="podman")
+        self._version: str | None = None
+
+    async def close(self) -> None:
+        """Let go of threads and connections; calls under way end by their own timeouts."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._api.close)
+
+    # -- the service -----------------------------------------------------------
+
+    async def ping(self) -> bool:
+        """Whether the service answers; True, or one of the errors above."""
+        await self._call("ping", lambda t: self._checked(self._api.get("/_ping", timeout=t)))
+        return True
+
+    async def version(self) -> str:
+        """The service's version, such as `4.3.1`; asked for once."""
+        if self._version is None:
+            # /version takes a third of a second, for it runs conmon and the runtime; the header is free.
+            answer = await self._call("version", lambda t: self._checked(self._api.get("/_ping", timeout=t)))
+            self._version = str(answer.headers["Libpod-Api-Version"])
+        return self._version
+
+    # -- images ----------------------------------------------------------------
+
+    async def image(self, ref: str) -> ImageInfo | None:
+        """The local image with this id, name or digest; None when there is none."""
+
+        def get(t: float) -> ImageInfo:
+            return payload.image_info(self._json(self._api.get(_path("images", ref, "json"), timeout=t)))
+
+        try:
+            return await self._call(f"look for the image {ref}", get)
+        except ImageMissing:
+            return None
+
+    async def images(self, label: str | None = None) -> tuple[ImageInfo, ...]:
+        """The local images, of one label (`key` or `key=value`) if given."""
+        filters = {} if label is None else {"label": label}
+
+        def get(_t: float) -> tuple[ImageInfo, ...]:
+            return tuple(payload.image_info(image.attrs) for image in self._images.list(filters=filters))
+
+        return await self._call("list images", get)
+
+    async def load_image(self, archive: Path, *, limit: float = LOAD_LIMIT) -> ImageInfo:
+        """Load a docker or OCI archive, streamed from the file.
+
+        Raises `PodmanFailed` for a file that is no image, and OSError for one that cannot be read.
+        """
+
+        def load(t: float) -> ImageInfo:
+            with archive.open("rb") as file:
+                answer = self._json(
+                    self._api.post("/images/load", data=file, headers={"Content-Type": "application/x-tar"}, timeout=t)
+                )
+            names = answer.get("Names") or ()
+            if not names:
+                raise PodmanFailed(f"load {archive}: Podman named no image")
+            return payload.image_info(self._json(self._api.get(_path("images", names[0], "json"), timeout=t)))
+
+        archive.stat()  # noqa: ASYNC240 - so that a missing file is not mistaken for a missing service
+        return await self._call(f"load the image {archive}", load, limit)
+
+    async def remove_image(self, ref: str, *, force: bool = False) -> bool:
+        """Remove an image; False when it was not there. `PodmanFailed` while a container uses it."""
+
+        def remove(t: float) -> None:
+            self._checked(self._api.delete(_path("images", ref), params={"force": str(force).lower()}, timeout=t))
+
+        try:
+            await self._call(f"remove the image {ref}", remove)
+        except ImageMissing:
+            return False
+        return True
+
+    # -- containers ------------------------------------------------------------
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """Create a container and return its id. The spec must have passed `containers.validator`.
+
+        Raises `NameInUse`, `ImageMissing`, `DeviceUnavailable` (a device node that is missing;
+        a CDI name is looked up only at the start), `SpecRefused` (an unknown profile).
+        """
+        words = payload.create_keywords(spec)
+        return await self._call(
+            f"create the container {spec.name}", lambda _t: str(self._containers.create(**words).id)
+        )
+
+    async def start(self, container: str) -> None:
+        """Start a container; one that runs already is fine. Raises `ContainerMissing`, `DeviceUnavailable`."""
+        await self._post(f"start the container {container}", container, "start")
+
+    async def stop(self, container: str, timeout: float) -> None:
+        """Ask the workload to end and kill it after `timeout` seconds; one that ended already is fine."""
+        grace = math.ceil(timeout)
+        await self._post(
+            f"stop the container {container}",
+            container,
+            "stop",
+            {"timeout": str(grace)},
+            self.call_timeout + grace,
+        )
+
+    async def kill(self, container: str, signal: str = "SIGKILL") -> bool:
+        """Send a signal to the workload; False when there is nothing running to send it to."""
+        try:
+            await self._post(f"send {signal} to {container}", container, "kill", {"signal": signal})
+        except PodmanFailed as error:
+            if error.evidence.get("status") == requests.codes.conflict or "not running" in error.detail:
+                return False
+            raise
+        return True
+
+    async def remove(self, container: str, *, force: bool = True, timeout: float = 0) -> bool:
+        """Remove a container; False when there was none.
+
+        With `force` a running workload is killed after `timeout` seconds. podman-py cannot say
+        that timeout and would wait for the container's own, so this is the raw call.
+        """
+        grace = math.ceil(timeout)
+        params = {"force": str(force).lower(), "timeout": str(grace), "v": "true"} if force else {"v": "true"}
+
+        def remove(t: float) -> None:
+            answer = self._checked(self._api.delete(_path("containers", container), params=params, timeout=t))
+            reports = json.loads(answer.text) if answer.text.startswith("[") else []
+            for report in reports:
+                if report.get("Err"):
+                    raise failures.refused(500, str(report["Err"]), f"remove the container {container}")
+
+        try:
+            await self._call(f"remove the container {container}", remove, self.call_timeout + grace)
+        except ContainerMissing:
+            return False
+        return True
+
+    async def inspect(self, container: str) -> ContainerState | None:
+        """What Podman and `/proc` say about a container; None when there is none."""
+        try:
+            return await self._call(f"inspect the container {container}", lambda t: self._state(container, t))
+        except ContainerMissing:
+            return None
+
+    async def containers(self, labels: Mapping[str, str]) -> tuple[ContainerState, ...]:
+        """All containers, running or not, that carry every one of these labels.
+
+        One that vanishes meanwhile, or whose removal was cut off so that Podman lists it and
+        does not know it, is left out.
+        """
+        # podman-py turns a list *inside* a dict of filters into its text, which matches nothing and
+        # says nothing: a daemon would find no engine after its restart, and start each a second time.
+        filters = [f"label={key}={value}" for key, value in labels.items()]
+
+        def names(_t: float) -> list[str]:
+            return [str(c.id) for c in self._containers.list(all=True, filters=filters)]
+
+        found = await self._call("list containers", names)
+        states = await asyncio.gather(*(self.inspect(container) for container in found))
+        return tuple(state for state in states if state is not None)
+
+    # -- streams ---------------------------------------------------------------
+
+    def logs(
+        self, container: str, *, tail: int | None = None, follow: bool = False, since: float | None = None
+    ) -> AsyncIterator[LogLine]:
+        """The log of a container: see `containers.streams.logs`."""
+        return streams.logs(self.socket, container, tail=tail, follow=follow, since=since, limit=self.call_timeout)
+
+    def events(self, labels: Mapping[str, str], *, since: float | None = None) -> AsyncIterator[ContainerEvent]:
+        """Events of containers with these labels: see `containers.streams.events`."""
+        return streams.events(self.socket, labels, since=since)
+
+    # -- underneath ------------------------------------------------------------
+
+    def _state(self, container: str, timeout: float) -> ContainerState:
+        return payload.container_state(
+            self._json(self._api.get(_path("containers", container, "json"), timeout=timeout))
+        )
+
+    async def _post(
+        self,
+        doing: str,
+        container: str,
+        verb: str,
+        params: Mapping[str, str] | None = None,
+        limit: float | None = None,
+    ) -> None:
+        def post(t: float) -> None:
+            # 304 means "it is so already" and has no body, which podman-py's own methods try to decode.
+            self._checked(self._api.post(_path("containers", container, verb), params=params, timeout=t))
+
+        await self._call(doing, post, limit)
+
+    @staticmethod
+    def _checked(answer: APIResponse) -> APIResponse:
+        answer.raise_for_status()
+        return answer
+
+    def _json(self, answer: APIResponse) -> Any:
+        return self._checked(answer).json()
+
+    async def _call(self, doing: str, work: Callable[[float], T], limit: float | None = None) -> T:
+        """Run `work(timeout)` in a thread; its exceptions become ours; it is left alone at the deadline."""
+        deadline = self.call_timeout if limit is None else limit
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(deadline + _SLACK):
+                return await loop.run_in_executor(self._pool, work, deadline)
+        except TimeoutError as error:
+            raise failures.timed_out(doing, deadline) from error
+        except OSError as error:
+            raise failures.translate(error, doing, self.socket, deadline) from error
