@@ -35,6 +35,7 @@ T = TypeVar("T")
 THREADS = 8
 LOAD_LIMIT = 600.0
 """Seconds to load an image: some are tens of gigabytes."""
+_WRONG_STATE = "state improper"
 _SLACK = 1.0
 """Seconds that a call may take in our own process on top of the socket's timeout."""
 
@@ -167,7 +168,8 @@ class Podman:
         try:
             await self._post(f"send {signal} to {container}", container, "kill", {"signal": signal})
         except PodmanFailed as error:
-            if error.evidence.get("status") == requests.codes.conflict or "not running" in error.detail:
+            # 409 from 4.6 on, before that 500 with this text.
+            if error.evidence.get("status") == requests.codes.conflict or _WRONG_STATE in error.detail:
                 return False
             raise
         return True
@@ -188,8 +190,15 @@ class Podman:
                 if report.get("Err"):
                     raise failures.refused(500, str(report["Err"]), f"remove the container {container}")
 
+        doing, limit = f"remove the container {container}", self.call_timeout + grace
         try:
-            await self._call(f"remove the container {container}", remove, self.call_timeout + grace)
+            try:
+                await self._call(doing, remove, limit)
+            except PodmanFailed as error:
+                # Podman had it as running, found nobody to kill, and has put its books right by now.
+                if not force or _WRONG_STATE not in error.detail:
+                    raise
+                await self._call(doing, remove, limit)
         except ContainerMissing:
             return False
         return True

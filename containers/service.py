@@ -69,10 +69,16 @@ async def ensure(paths_run_dir: Path, *, socket: str | None, limit: float) -> Se
     for path in _usual_sockets():
         if await answers(path, limit / 4):
             return Service(path, own=False, pid=None, run_dir=paths_run_dir)
-    os.makedirs(paths_run_dir, exist_ok=True)
-    async with _lock(paths_run_dir, limit):
-        found = await _find_own(paths_run_dir, limit / 4)
-        return found or await _start(paths_run_dir, end)
+    return await own(paths_run_dir, limit=end - time.monotonic())
+
+
+async def own(run_dir: Path, *, limit: float) -> Service:
+    """`ensure` without a look at the operator's services: one of ours, from an earlier call or new."""
+    end = time.monotonic() + limit
+    os.makedirs(run_dir, exist_ok=True)
+    async with _lock(run_dir, limit):
+        found = await _find_own(run_dir, limit / 4)
+        return found or await _start(run_dir, end)
 
 
 def running(run_dir: Path) -> int | None:
