@@ -16,7 +16,7 @@ import asyncio
 import json
 import math
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -231,11 +231,11 @@ class Podman:
 
     def logs(
         self, container: str, *, tail: int | None = None, follow: bool = False, since: float | None = None
-    ) -> AsyncIterator[LogLine]:
+    ) -> AsyncGenerator[LogLine, None]:
         """The log of a container: see `containers.streams.logs`."""
         return streams.logs(self.socket, container, tail=tail, follow=follow, since=since, limit=self.call_timeout)
 
-    def events(self, labels: Mapping[str, str], *, since: float | None = None) -> AsyncIterator[ContainerEvent]:
+    def events(self, labels: Mapping[str, str], *, since: float | None = None) -> AsyncGenerator[ContainerEvent, None]:
         """Events of containers with these labels: see `containers.streams.events`."""
         return streams.events(self.socket, labels, since=since)
 

@@ -10,7 +10,7 @@ An iterator that is left early is best closed: `async with aclosing(podman.logs(
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ async def logs(
     follow: bool = False,
     since: float | None = None,
     limit: float = 30.0,
-) -> AsyncIterator[LogLine]:
+) -> AsyncGenerator[LogLine, None]:
     """The lines of a container's log, standard output and error told apart.
 
     `tail` is how many old lines to begin with (None: all), `since` Unix seconds. With
@@ -69,7 +69,7 @@ async def logs(
 
 async def events(
     socket: str, labels: Mapping[str, str], *, since: float | None = None
-) -> AsyncIterator[ContainerEvent]:
+) -> AsyncGenerator[ContainerEvent, None]:
     """Events about containers that carry all these labels; it never ends by itself.
 
     `since` (Unix seconds) repeats what happened after it: Podman answers a request for

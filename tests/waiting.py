@@ -7,14 +7,18 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 STEP = 0.02
 _NEVER = threading.Event()
 
 
-async def until(condition: Callable[[], T | Awaitable[T]], limit: float, what: str = "condition") -> T:
+@overload
+async def until(condition: Callable[[], Awaitable[T]], limit: float, what: str = "condition") -> T: ...
+@overload
+async def until(condition: Callable[[], T], limit: float, what: str = "condition") -> T: ...
+async def until(condition: Callable[[], Any], limit: float, what: str = "condition") -> Any:
     """Poll `condition` (plain or async) until it is true; its value. Fails after `limit` seconds."""
     end = time.monotonic() + limit
     while True:

@@ -146,7 +146,9 @@ async def test_containers_are_found_by_labels(podman: Podman, specs: Specs) -> N
 async def test_a_container_that_vanishes_during_a_list_is_left_out(podman: Podman, specs: Specs) -> None:
     doomed = [await podman.create(specs("quiet")) for _ in range(4)]
     owner = dict(specs("quiet").labels)
-    found, *_ = await asyncio.gather(podman.containers(owner), *(podman.remove(c) for c in doomed))
+    listing = asyncio.create_task(podman.containers(owner))
+    await asyncio.gather(*(podman.remove(c) for c in doomed))
+    found = await listing
     assert {state.state for state in found} <= {"created", "removing", "exited", "running"}
     assert not set(doomed) & {state.id for state in await podman.containers(owner)}
 
