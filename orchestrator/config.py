@@ -37,6 +37,7 @@ __all__ = [
     "Problem",
     "SettingsFile",
     "TimingSettings",
+    "client_url",
     "diff",
     "load",
     "model_files",
@@ -69,6 +70,18 @@ def split_listen(text: str) -> tuple[str, int]:
     elif not _HOST_NAME.match(host):
         raise ValueError(f"{host!r} is no host name")
     return host, int(port)
+
+
+def client_url(listen: str) -> str:
+    """How a client on this host reaches a listener: a wildcard address is reached over loopback."""
+    host, port = split_listen(listen)
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return f"http://{host}:{port}"
+    if address.is_unspecified:
+        host = "127.0.0.1" if address.version == 4 else "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _listen(text: str) -> str:

@@ -43,7 +43,7 @@ class Action(StrEnum):
 
     NONE = "none"
     STOP = "stop"
-    DRIFT = "drift"
+    APPLY = "apply"
     RESTART_DAEMON = "restart_daemon"
 
 
@@ -52,7 +52,7 @@ def diff(old: Config, new: Config) -> tuple[Change, ...]:
     only moved to another file has not changed."""
     changes: list[Change] = []
     for attribute, table in _SECTIONS:
-        action = Action.DRIFT if table == "engine" else Action.RESTART_DAEMON
+        action = Action.APPLY if table == "engine" else Action.RESTART_DAEMON
         before, after = getattr(old, attribute), getattr(new, attribute)
         for key, was, now in _differences(before, after, table):
             changes.append(Change(subject=key, kind="changed", detail=f"{was} -> {now}", action=action))
@@ -89,7 +89,7 @@ def _action(key: str) -> Action:
         return Action.NONE
     if first == "speculation" and rest in _POLICY:
         return Action.NONE
-    return Action.DRIFT
+    return Action.APPLY
 
 
 def _differences(old: object, new: object, key: str) -> Iterator[tuple[str, str, str]]:

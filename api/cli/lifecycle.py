@@ -1,0 +1,150 @@
+"""`outrider start|stop|restart|drain|apply MODEL`: what changes a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from api.cli.options import Common, Json, Model, Timeout, Wait, at, common
+from api.cli.output import print_json, say, ticker
+from orchestrator.errors import NotFound, OutriderError
+from orchestrator.timing import Timing
+
+if TYPE_CHECKING:
+    from api.cli.client import Client
+    from api.cli.following import View
+
+LOAD = Timing().load
+"""Seconds a start may take unless --timeout says otherwise."""
+STOP = Timing().drain + Timing().stop_grace + 30
+"""Seconds a stop may take: the drain of what is in flight, the engine's end, and some for the rest."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for function in (start, stop, restart, drain, apply):
+        app.command()(function)
+
+
+def start(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = LOAD, as_json: Json = False) -> None:
+    """Ask for a model to run, now and after every restart of the daemon."""
+    view = start_model(common(ctx), model, wait=wait, timeout=timeout)
+    _answer(view, as_json, waited=wait)
+
+
+def stop(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = STOP, as_json: Json = False) -> None:
+    """Ask for a model to be stopped; requests in flight are finished first."""
+
+    def request(client: Client) -> View:
+        view: View = client.call("PUT", at("deployments", model, "desired"), body={"state": "stopped"}, timeout=60)
+        return view
+
+    from api.cli.following import is_stopped
+
+    _answer(_act(common(ctx), model, request, is_stopped if wait else None, timeout), as_json, waited=wait)
+
+
+def restart(
+    ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = LOAD, as_json: Json = False
+) -> None:
+    """Stop and start a model with the plan it has."""
+    _newer(ctx, "restart", model, wait=wait, timeout=timeout, as_json=as_json)
+
+
+def apply(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = LOAD, as_json: Json = False) -> None:
+    """Make a new plan for a model and move to it; an unchanged plan changes nothing."""
+    _newer(ctx, "apply", model, wait=wait, timeout=timeout, as_json=as_json)
+
+
+def drain(ctx: typer.Context, model: Model, timeout: Timeout = STOP, as_json: Json = False) -> None:
+    """Admit no more requests to a model, and wait until those in flight are answered; its engine stays."""
+
+    def request(client: Client) -> View:
+        with ticker(f"{model}: draining"):
+            view: View = client.call("POST", at("deployments", model, "drain"), timeout=timeout)
+        return view
+
+    _answer(_act(common(ctx), model, request, None, timeout), as_json, waited=True)
+
+
+def start_model(options: Common, model: str, *, wait: bool, timeout: float) -> View:
+    """What `start` does, for other commands too."""
+    from api.cli.following import is_ready
+
+    def request(client: Client) -> View:
+        view: View = client.call("PUT", at("deployments", model, "desired"), body={"state": "running"}, timeout=60)
+        return view
+
+    return _act(options, model, request, is_ready if wait else None, timeout)
+
+
+def _newer(ctx: typer.Context, verb: str, model: str, *, wait: bool, timeout: float, as_json: bool) -> None:
+    """A verb after which another engine serves (or, for `apply`, the same one when nothing changed)."""
+    known: dict[str, Any] = {}
+
+    def request(client: Client) -> View:
+        known.update(_now(client, model) or {})
+        view: View = client.call("POST", at("deployments", model, verb), timeout=60)
+        return view
+
+    def settled(view: View) -> bool:
+        if view["state"] != "ready":
+            return False
+        if verb == "apply":
+            return not view["drifted"]
+        old, new = known.get("engine"), view["engine"]
+        return old is None or new is None or new["generation"] > old["generation"]
+
+    _answer(_act(common(ctx), model, request, settled if wait else None, timeout), as_json, waited=wait)
+
+
+def _act(
+    options: Common,
+    model: str,
+    request: Callable[[Client], View],
+    goal: Callable[[View], bool] | None,
+    timeout: float,
+) -> View:
+    from api.cli.client import Client
+    from api.cli.following import wait_for
+
+    with Client(options.paths) as client:
+        before = _now(client, model) if goal is not None else None
+        try:
+            view = request(client)
+        except NotFound as error:
+            raise _unknown(client, model, error) from error
+        if goal is None:
+            return view
+        with ticker(f"{model}: {view['state']}") as shown:
+            return wait_for(client, view["deployment"], goal, shown, timeout=timeout, before=before)
+
+
+def _now(client: Client, model: str) -> View | None:
+    try:
+        view: View = client.get(at("deployments", model))
+    except NotFound:
+        return None
+    return view
+
+
+def _unknown(client: Client, model: str, error: NotFound) -> OutriderError:
+    """The daemon's NotFound, with the nearest name it knows."""
+    if error.hint:
+        return error
+    from orchestrator.config_problems import did_you_mean
+
+    names = [name for m in client.get("/models") for name in (m["name"], *m["aliases"])]
+    hint = did_you_mean(model, names, listed="models") if names else "add one with `outrider model add`"
+    return NotFound(error.detail, hint=hint, evidence=error.evidence)
+
+
+def _answer(view: View, as_json: bool, *, waited: bool) -> None:
+    if as_json:
+        print_json(view)
+        return
+    engine = view.get("engine")
+    which = f", engine {engine['generation']} ({engine['runtime']}, {engine['method']})" if engine else ""
+    say(f"{view['deployment']}: {view['state']}{which if waited else ''} (desired: {view['desired']})")
