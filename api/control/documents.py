@@ -1,0 +1,131 @@
+"""The shapes of bodies and answers that are not views: for FastAPI's checks and for /openapi.json."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hosts.facts import SCHEMA, HostFacts
+from orchestrator.plan import ExpectedMemory, Method, Plan
+from orchestrator.views import Desired
+
+
+class Body(BaseModel):
+    """A request body: a key that nobody knows is an error, not a wish unheard."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DesiredBody(Body):
+    """What a deployment is to be."""
+
+    state: Desired = Field(description="running: now and after every start of the daemon; stopped: nothing of it runs.")
+
+
+class PlanBody(Body):
+    """What to plan for."""
+
+    model: str = Field(
+        min_length=1, max_length=256, description="A model's public name or alias.", examples=["smollm2"]
+    )
+    what_if: dict[str, Any] | None = Field(
+        default=None,
+        description="Differences to the host and the settings as they are, such as `context` or `parallel`.",
+        examples=[{"context": 8192}],
+    )
+
+
+class ReloadBody(Body):
+    """How to reload."""
+
+    dry_run: bool = Field(default=False, description="Show the changes and apply none.")
+
+
+class ShutdownBody(Body):
+    """How to end the daemon."""
+
+    engines: bool = Field(default=False, description="Stop all engines first. What is desired stays as it is.")
+
+
+class GatewayReportBody(BaseModel):
+    """What the gateway saw. Counters run since the gateway with this `gateway_id` started."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    gateway_id: Annotated[str, Field(min_length=1, max_length=128)]
+    uptime_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    models: dict[str, dict[str, Any]] = Field(description="By model: arrivals, waiting, in_flight, completed, ...")
+    engines: dict[str, dict[str, Any]] = Field(description="By engine id: in_flight, bytes, events, requests, ...")
+
+
+@dataclass(frozen=True, slots=True)
+class HostDocument(HostFacts):
+    """The host's facts as `HostFacts.to_dict` writes them."""
+
+    schema: int = SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedCause:
+    """Why an alternative was turned down."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedDocument:
+    """An alternative that was turned down, as `Rejected.to_dict` writes it."""
+
+    runtime: str
+    variant: str
+    method: Method
+    rejected: RejectedCause
+    expected_memory: ExpectedMemory | None = None
+    source: str | None = None
+
+
+_PLAN_HINTS = get_type_hints(Plan, include_extras=True)
+PlanDocument: Any = dataclasses.make_dataclass(
+    "PlanDocument",
+    [
+        ("digest", Annotated[str, Field(description="SHA-256 (hex) of what launches.")]),
+        *((f.name, _PLAN_HINTS[f.name]) for f in dataclasses.fields(Plan)),
+    ],
+    namespace={"__doc__": "A plan as `Plan.to_dict` writes it: what to launch, and why."},
+    frozen=True,
+)
+"""Made from `Plan`, so that the documented shape cannot fall behind it."""
+PlannedDocument: Any = dataclasses.make_dataclass(
+    "PlannedDocument",
+    [("plan", PlanDocument | None), ("alternatives", list[PlanDocument | RejectedDocument])],
+    namespace={"__doc__": "The planner's answer: one plan, the ranked rest, and what was turned down."},
+    frozen=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDocument:
+    """What answers here."""
+
+    name: str
+    version: str
+    api: str
+
+
+@dataclass(frozen=True, slots=True)
+class AliveDocument:
+    """That the daemon answers, and whether it finds itself well (see /api/v1/health for why not)."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingDocument:
+    """The daemon is about to end."""
+
+    stopping: bool
+    engines: bool

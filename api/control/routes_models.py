@@ -1,0 +1,74 @@
+"""Models and plans: /models, /plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Response
+
+from api.control.deps import Daemon, ModelName
+from api.control.documents import PlanBody, PlannedDocument
+from api.control.problems import documented, json_bytes
+from orchestrator.views import JobView, ModelView
+
+router = APIRouter(prefix="/api/v1", tags=["models"])
+
+
+@router.get("/models", operation_id="listModels", summary="All models", responses=documented(401))
+async def models(daemon: Daemon) -> Sequence[ModelView]:
+    """The models of the configuration and the catalogue, and whether their weights are here."""
+    return await daemon.models()
+
+
+@router.post(
+    "/models",
+    operation_id="addModel",
+    summary="Add a model",
+    status_code=202,
+    responses=documented(400, 401, 409, 413, 415, 422),
+)
+async def add_model(
+    daemon: Daemon,
+    response: Response,
+    request: Annotated[
+        dict[str, Any],
+        Body(
+            description="What to add and from where.",
+            examples=[{"source": "/srv/models/smollm2-135m-q8_0.gguf", "name": "smollm2"}],
+        ),
+    ],
+) -> JobView:
+    """Start adding a model: a file, a folder or a repository. The job's address is in `Location`."""
+    job = await daemon.add_model(request)
+    response.headers["location"] = f"/api/v1/jobs/{job.id}"
+    return job
+
+
+@router.delete(
+    "/models/{name}",
+    operation_id="removeModel",
+    summary="Remove a model",
+    status_code=204,
+    responses=documented(400, 401, 404, 409),
+)
+async def remove_model(
+    daemon: Daemon,
+    name: ModelName,
+    weights: Annotated[bool, Query(description="Delete its weights from the store as well.")] = False,
+) -> None:
+    """Forget a model that this API added. Refused while it is deployed, and for models that a file defines."""
+    await daemon.remove_model(name, weights=weights)
+
+
+@router.post(
+    "/plans",
+    operation_id="plan",
+    summary="What would be launched, and why",
+    response_model=PlannedDocument,
+    responses=documented(400, 401, 404, 409, 413, 415, 422),
+)
+async def plan(daemon: Daemon, body: PlanBody) -> Response:
+    """Plan for this host as it is now, or as it would be with `what_if`. Changes nothing."""
+    planned: Mapping[str, Any] = await daemon.plan(body.model, what_if=body.what_if)
+    return Response(json_bytes(planned), media_type="application/json")

@@ -1,0 +1,53 @@
+"""Operations: /reload, /shutdown, /metrics."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from api.control import metrics as exposition
+from api.control.deps import Daemon
+from api.control.documents import ReloadBody, ShutdownBody, StoppingDocument
+from api.control.problems import documented
+from orchestrator.views import ReloadResult
+
+router = APIRouter(tags=["operations"])
+
+
+@router.post(
+    "/api/v1/reload",
+    operation_id="reloadConfiguration",
+    summary="Read the configuration again",
+    responses=documented(400, 401, 409, 413, 415),
+)
+async def reload(daemon: Daemon, body: ReloadBody | None = None) -> ReloadResult:
+    """Validate, compare, apply only what changed. A bad file changes nothing and says where it is bad."""
+    return await daemon.reload(dry_run=body is not None and body.dry_run)
+
+
+@router.post(
+    "/api/v1/shutdown",
+    operation_id="shutDown",
+    summary="End the daemon",
+    status_code=202,
+    responses=documented(400, 401, 413, 415),
+)
+async def shutdown(daemon: Daemon, body: ShutdownBody | None = None) -> StoppingDocument:
+    """Ends it after this answer. Without `engines` they and the gateway go on, and the next daemon adopts them."""
+    engines = body is not None and body.engines
+    await daemon.shutdown(engines=engines)
+    return StoppingDocument(stopping=True, engines=engines)
+
+
+@router.get(
+    "/metrics",
+    operation_id="getMetrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={
+        **documented(401),
+        200: {"description": "Prometheus text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
+    },
+)
+async def metrics(request: Request, daemon: Daemon) -> Response:
+    """Made from the daemon's views at each scrape. A source that fails is counted in `outrider_scrape_errors`."""
+    return Response(await exposition.render(daemon, request.app.version), media_type=exposition.MEDIA_TYPE)
