@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def test_a_removed_model_stops() -> None:
         ({}, {"speculation": {"drop_above": 20}}, "speculation.drop_above: 8.0 -> 20.0", "none"),
     ],
 )
-def test_a_changed_key(old: dict[str, object], new: dict[str, object], detail: str, action: str) -> None:
+def test_a_changed_key(old: dict[str, Any], new: dict[str, Any], detail: str, action: str) -> None:
     assert changed(entry(**old), entry(**new)) == [(detail, action)]
 
 

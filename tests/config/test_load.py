@@ -124,7 +124,7 @@ def test_addresses_that_parse(text: str, parts: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    (
+    [
         "",
         "8080",
         ":8080",
@@ -140,7 +140,7 @@ def test_addresses_that_parse(text: str, parts: tuple[str, int]) -> None:
         "host:-1",
         "host:8\u00b2",
         "http://host:80",
-    ),
+    ],
 )
 def test_addresses_that_do_not(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
