@@ -1,0 +1,1 @@
+"""The embedded engine: llama.cpp for the CPU in an image of our own, built without a registry."""
