@@ -227,6 +227,25 @@ class Podman:
         states = await asyncio.gather(*(self.inspect(container) for container in found))
         return tuple(state for state in states if state is not None)
 
+    # -- volumes ---------------------------------------------------------------
+
+    async def volumes(self, prefix: str) -> tuple[str, ...]:
+        """The names of the volumes that begin with `prefix`."""
+        answer = await self._call("list volumes", lambda t: self._json(self._api.get("/volumes/json", timeout=t)))
+        return tuple(sorted(v["Name"] for v in answer or () if v["Name"].startswith(prefix)))
+
+    async def remove_volume(self, name: str) -> bool:
+        """Remove a volume and what is in it; False when there was none. `PodmanFailed` while a container has it."""
+
+        def remove(t: float) -> bool:
+            answer = self._api.delete(_path("volumes", name), timeout=t)
+            if answer.status_code == requests.codes.not_found:
+                return False
+            self._checked(answer)
+            return True
+
+        return await self._call(f"remove the volume {name}", remove)
+
     # -- streams ---------------------------------------------------------------
 
     def logs(

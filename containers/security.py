@@ -26,7 +26,11 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Tmpfs:
-    """A writable folder in memory. `size` is bytes; it counts against the memory limit."""
+    """A writable folder in memory. `size` is bytes; it counts against the memory limit.
+
+    runc 1.1 gives it the mode of the image's own folder there, whatever is asked for: an
+    image's `/tmp` must be 1777, or be absent.
+    """
 
     path: str
     size: int

@@ -55,7 +55,8 @@ def docker_archive(binary: bytes, name: str, target: Path) -> None:
     """An image with one file, the entrypoint, as `docker save` would write it; the same bytes every time."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        for folder in ("tmp", "models", "run"):
+        _add(tar, "tmp", None, mode=0o1777)  # runc gives a tmpfs the mode of the folder below it
+        for folder in ("models", "run"):
             _add(tar, folder, None)
         _add(tar, "workload", binary)
     config = {
@@ -71,13 +72,14 @@ def docker_archive(binary: bytes, name: str, target: Path) -> None:
         _add(tar, "manifest.json", json.dumps(manifest).encode())
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes | None) -> None:
+def _add(tar: tarfile.TarFile, name: str, data: bytes | None, mode: int = 0o755) -> None:
     info = tarfile.TarInfo(name)
+    info.mode = mode
     if data is None:
-        info.type, info.mode = tarfile.DIRTYPE, 0o755
+        info.type = tarfile.DIRTYPE
         tar.addfile(info)
     else:
-        info.size, info.mode = len(data), 0o755
+        info.size = len(data)
         tar.addfile(info, io.BytesIO(data))
 
 

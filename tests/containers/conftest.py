@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,27 @@ import pytest
 from containers import labels, service, trial
 from containers.podman import Podman
 from containers.spec import ContainerSpec
+from tests.waiting import until
 
 PREFIX = "outrider-t-"
+
+
+@asynccontextmanager
+async def frozen(pid: int | None) -> AsyncIterator[None]:
+    """A process that is there and does nothing. A stop takes effect a moment after the signal."""
+    assert pid is not None
+
+    def stopped() -> bool:
+        return all(
+            f.read_text().rpartition(")")[2].split()[0] in "Tt" for f in Path(f"/proc/{pid}/task").glob("*/stat")
+        )
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await until(stopped, 5, f"a stop of {pid}")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @dataclass(frozen=True)

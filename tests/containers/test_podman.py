@@ -25,7 +25,7 @@ from containers.errors import (
 )
 from containers.podman import Podman
 from containers.spec import Mount
-from tests.containers.conftest import Specs
+from tests.containers.conftest import Specs, frozen
 from tests.waiting import until
 
 ABSENT = "sha256:" + "0" * 64
@@ -205,17 +205,13 @@ async def test_a_dead_conmon_and_a_dead_workload_are_seen(podman: Podman, starte
 async def test_a_deadline_is_kept_when_the_service_hangs(private_service: service.Service) -> None:
     podman = Podman(private_service.socket, call_timeout=0.4)
     await podman.ping()
-    assert private_service.pid is not None
-    os.kill(private_service.pid, signal.SIGSTOP)
-    try:
+    async with frozen(private_service.pid):
         begun = time.monotonic()
         calls = [podman.ping() for _ in range(20)]  # more than there are threads
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert time.monotonic() - begun < 3
         assert {type(r) for r in results} <= {PodmanTimeout, PodmanUnreachable}
         assert type(results[0]) is PodmanTimeout
-    finally:
-        os.kill(private_service.pid, signal.SIGCONT)
 
     async def back() -> bool:
         with contextlib.suppress(PodmanTimeout, PodmanUnreachable):

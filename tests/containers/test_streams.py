@@ -16,7 +16,7 @@ from containers import labels, service, streams
 from containers.errors import ContainerMissing, PodmanTimeout, PodmanUnreachable
 from containers.podman import Podman
 from containers.spec import ContainerEvent, LogLine
-from tests.containers.conftest import Specs
+from tests.containers.conftest import Specs, frozen
 from tests.waiting import until
 
 Start = Callable[..., Any]
@@ -121,13 +121,9 @@ async def test_a_stream_says_when_the_service_dies(
 async def test_a_hung_service_does_not_hold_a_reader_for_ever(private_service: service.Service, started: Start) -> None:
     container = await started("quiet")
     other = Podman(private_service.socket, call_timeout=0.3)
-    assert private_service.pid is not None
-    os.kill(private_service.pid, signal.SIGSTOP)
-    try:
+    async with frozen(private_service.pid):
         with pytest.raises(PodmanTimeout):
             await collect(other.logs(container))
-    finally:
-        os.kill(private_service.pid, signal.SIGCONT)
     await other.close()
 
 
