@@ -1,0 +1,58 @@
+# `make up` to use Outrider, `make test` to work on it. See README.md.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+BIN := .venv/bin
+ARGS ?=
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help up down setup setup-dev test test-all check format bench lock schema clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+up: setup ## set everything up and start Outrider with a small model: make up ARGS="--detach"
+	@exec $(BIN)/outrider up $(ARGS)
+
+down: setup ## end what `make up` started
+	@exec $(BIN)/outrider down $(ARGS)
+
+setup: ## the virtual environment that `outrider up` needs
+	@deploy/setup.sh run
+
+setup-dev: ## the virtual environment that the tests need
+	@deploy/setup.sh dev
+
+test: setup-dev ## the tests, without the slow ones
+	@$(PYTEST) -q -m "not slow" $(ARGS)
+
+test-all: setup-dev ## all tests
+	@$(PYTEST) -q $(ARGS)
+
+check: setup-dev ## format, lint, types, imports
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: setup-dev ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup-dev ## measure speed and size against their limits; wants an idle machine
+	@$(BIN)/python -m tests.bench.run $(ARGS)
+
+COMPILE = $(BIN)/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+	--no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --all-build-deps
+
+lock: setup-dev ## resolve the dependencies anew, within pyproject.toml's bounds
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools
+	@$(COMPILE) --upgrade --output-file requirements.lock pyproject.toml
+	@$(COMPILE) --upgrade --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+
+schema: setup-dev ## write the configuration's published schema
+	@$(BIN)/outrider config schema > deploy/outrider.schema.json
+
+clean: ## remove the virtual environment and all caches
+	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
