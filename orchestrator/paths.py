@@ -144,9 +144,10 @@ def prepare(paths: Paths) -> Paths:
     run = paths.run_dir
     if len(os.fsencode(run)) + 1 + LONGEST_NAME > LONGEST_SOCKET:
         run = _short_run_folder(paths)
-    run.mkdir(parents=True, exist_ok=True)
-    if not run.is_symlink() and run.stat().st_uid == os.getuid():
-        run.chmod(0o750 if os.getuid() == 0 else 0o700)
+    else:
+        run.mkdir(parents=True, exist_ok=True)
+        if run.stat().st_uid == os.getuid():
+            run.chmod(0o750 if os.getuid() == 0 else 0o700)
     ready = Paths(paths.config_dir, paths.state_dir, run)
     ready.engines.mkdir(exist_ok=True)
     if ready.engines.stat().st_uid == os.getuid():
