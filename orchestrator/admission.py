@@ -80,11 +80,13 @@ class Admission:
         try:
             free = self.free(devices)
             if free is not None and size > free:
-                raise DoesNotFit(
+                error = DoesNotFit(
                     f"{plan.model} needs {_gib(size)} and {_gib(free)} are left on {', '.join(devices)}",
                     hint="stop another model, or plan less context (`outrider plan MODEL --what-if ctx=4096`)",
                     evidence={"needed_bytes": size, "free_bytes": free, "devices": list(devices)},
                 )
+                error.retryable = True  # what does not fit now may fit when something else has gone
+                raise error
             reservation = Reservation(engine, devices, size)
             self._reserved[engine] = reservation
             return reservation

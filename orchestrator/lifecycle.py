@@ -64,6 +64,8 @@ class Situation:
     serving: int | None
     retry_in: float | None = None
     parked: bool = False
+    stuck_in: float | None = None
+    """How long to wait before a stop or a clean-up that failed is tried again."""
 
 
 class Step(StrEnum):
@@ -82,6 +84,8 @@ class Step(StrEnum):
 def decide(situation: Situation) -> Decision[Step]:
     """The next single step. Evidence names the generation it is about."""
     live = [e for e in situation.engines if e.state not in GONE]
+    if situation.stuck_in is not None and situation.stuck_in > 0:
+        return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.stuck_in, 3)})
     for engine in live:
         if engine.state is State.FAILED:
             return _about(Step.CLEAN, "engine_failed", engine)

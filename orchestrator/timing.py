@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds throughout."""
+    """Seconds throughout, but for `scale`: what the policies' own times (dwell) are to be multiplied by."""
+
+    scale: float = 1.0
 
     # deadlines of external calls: never scaled
     podman_call: float = 30.0
@@ -46,7 +48,7 @@ class Timing:
         """The same timing with periods and policies multiplied by `factor` (> 0)."""
         if factor <= 0:
             raise ValueError("a time scale must be above zero")
-        return replace(self, **{name: getattr(self, name) * factor for name in _SCALED})
+        return replace(self, scale=self.scale * factor, **{name: getattr(self, name) * factor for name in _SCALED})
 
 
 _SCALED = (

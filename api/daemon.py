@@ -1,0 +1,154 @@
+"""`outrider daemon`: composition of the control plane's parts into one process.
+
+The process may die and be started again at any moment: engines and traffic go on. SIGTERM
+ends only the daemon, SIGHUP reloads the configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from api.control.listeners import TcpAddress
+from api.control.server import ControlServer
+from api.control.token import load_or_create
+from containers import service as podman_service
+from orchestrator.clock import SystemClock
+from orchestrator.config import Config, split_listen
+from orchestrator.errors import ConfigError, OutriderError
+from orchestrator.paths import Paths, prepare
+from orchestrator.service import Outrider
+from orchestrator.timing import Timing
+
+log = structlog.get_logger("daemon")
+PODMAN_LIMIT = 30.0
+"""Seconds for a Podman service of our own to come up."""
+
+
+def run(paths: Paths, *, config: Config) -> int:
+    """Run until SIGTERM, SIGINT or a shutdown over the API. Raises `OutriderError` when it cannot start."""
+    _log_to_stderr()
+    uvloop.run(_serve(prepare(paths), config))
+    return 0
+
+
+async def _serve(paths: Paths, config: Config) -> None:
+    clock = SystemClock()
+    timing = Timing().scaled(config.timing.scale)
+    version = installed_version("outrider")
+    podman_socket, revive = await _podman(paths, config)
+    outrider = await Outrider.open(
+        paths, config, podman_socket=podman_socket, revive=revive, clock=clock, timing=timing, version=version
+    )
+    try:
+        server = ControlServer(
+            outrider,
+            paths,
+            version=version,
+            tcp=TcpAddress(*split_listen(config.api.listen)) if config.api.enabled else None,
+            token=await asyncio.to_thread(load_or_create, paths) if config.api.enabled else None,
+        )
+        await server.start()
+        try:
+            _signals(outrider)
+            outrider.start()
+            with _PidFile(paths.run_dir / "daemon.pid"):
+                await outrider.ended.wait()
+        finally:
+            await server.stop(timing.shutdown / 10)
+    finally:
+        await outrider.close()
+
+
+async def _podman(paths: Paths, config: Config) -> tuple[str, Callable[[], Awaitable[None]] | None]:
+    """The socket of a Podman service, and how to have it again when it dies (None: it is not ours).
+
+    One that cannot be had now does not keep the daemon from starting: it says what is wrong and
+    adopts when Podman is back.
+    """
+
+    async def revive() -> None:
+        await podman_service.own(paths.run_dir, limit=PODMAN_LIMIT)
+
+    try:
+        found = await podman_service.ensure(paths.run_dir, socket=config.podman.socket, limit=PODMAN_LIMIT)
+    except OutriderError as error:
+        log.warning("podman_unreachable", error=error.detail, hint=error.hint)
+        if config.podman.socket is not None:
+            return config.podman.socket, None
+        return str(paths.podman_socket), revive
+    return found.socket, revive if found.own else None
+
+
+def _signals(outrider: Outrider) -> None:
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        task = loop.create_task(_reload(outrider))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGTERM, outrider.ended.set)
+    loop.add_signal_handler(signal.SIGINT, outrider.ended.set)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+async def _reload(outrider: Outrider) -> None:
+    try:
+        result = await outrider.reload(dry_run=False)
+    except ConfigError as error:
+        log.warning("configuration_refused", error=str(error))
+    else:
+        for change in result.changes:
+            log.info("configuration_change", subject=change.subject, kind=change.kind, detail=change.detail)
+
+
+class _PidFile:
+    """The daemon's pid, for people and for `outrider down`; the lock is `orchestrator.locks`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        self._path.write_text(f"{os.getpid()}\n")
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _log_to_stderr() -> None:
+    """One JSON object a line, from our own modules and from libraries alike."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+        structlog.processors.dict_tracebacks,
+    ]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    for noisy in ("httpx", "httpcore", "apscheduler", "podman", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[*shared, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

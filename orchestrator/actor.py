@@ -1,0 +1,276 @@
+"""The one task that owns a deployment: a mailbox, and one step at a time.
+
+Messages only change what is asked for; `lifecycle.decide` then says the next step, and one
+step runs at a time. A stop aborts a start that is in flight: the step is cancelled, and what
+it left is found and taken down by the next decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from orchestrator import backoff, lifecycle
+from orchestrator.decision import Decision
+from orchestrator.deployment import Deployment
+from orchestrator.engine import Engine
+from orchestrator.errors import OutriderError
+from orchestrator.lifecycle import Step
+from orchestrator.models import ModelEntry
+from orchestrator.steps import Cause, Context, Steps
+from orchestrator.views import DeploymentView, Desired, State
+
+log = structlog.get_logger("actor")
+ABORTABLE = frozenset({Step.PLAN, Step.START, Step.CONTINUE, Step.SWITCH})
+
+
+@dataclass(slots=True)
+class Message:
+    """A change of what is asked for, and who waits to hear that it was taken."""
+
+    change: Callable[[], None]
+    taken: asyncio.Future[None]
+
+
+class Actor:
+    """Owns one `Deployment`. All public coroutines may be called from the same loop."""
+
+    def __init__(self, deployment: Deployment, context: Context) -> None:
+        self.deployment = deployment
+        self._context = context
+        self._steps = Steps(deployment, context, self.publish)
+        self._mailbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._running = False
+        self._work: asyncio.Task[None] | None = None
+        self._step: Decision[Step] | None = None
+        self._replan: Cause | None = None
+        self._retire: set[int] = set()
+        self.went_round = context.clock.now()
+
+    # what may be asked
+
+    async def set_desired(self, desired: Desired, author: str) -> None:
+        """What a person asked for. Asking to run what failed is also the person's "try again now"."""
+
+        def change() -> None:
+            d = self.deployment
+            d.desired, d.desired_by = desired, author
+            d.drained = False
+            d.stuck_until = None
+            if desired is Desired.RUNNING and d.serving_engine is None:
+                d.failures = backoff.Failures()
+                d.reason = None
+
+        await self._ask(change)
+
+    async def restart(self) -> None:
+        """Stop what runs and start it again with the same plan."""
+
+        def change() -> None:
+            self._retire |= {e.generation for e in self.deployment.live()}
+            self.deployment.failures = backoff.Failures()
+            self.deployment.restarts += 1
+
+        await self._ask(change)
+
+    async def replan(self, cause: Cause, *, speculate: bool | None = None) -> None:
+        """Make a new plan and move to it when it launches something else."""
+
+        def change() -> None:
+            if speculate is not None:
+                self.deployment.speculate = speculate
+            self._replan = cause
+
+        await self._ask(change)
+
+    async def define(self, entry: ModelEntry, cause: Cause | None) -> None:
+        """The configuration of the model changed; with a cause, in what it may launch."""
+
+        def change() -> None:
+            self.deployment.entry = entry
+            self.deployment.fresh = None
+            if cause is not None:
+                self._replan = cause
+
+        await self._ask(change)
+
+    async def drain(self) -> None:
+        """Admit nothing more; the engine stays."""
+
+        def change() -> None:
+            self.deployment.drained = True
+
+        await self._ask(change)
+
+    async def halt(self) -> None:
+        """Stop the engines and leave `desired` as it is: the daemon is about to end."""
+
+        def change() -> None:
+            self.deployment.halted = True
+
+        await self._ask(change)
+
+    async def settled(self) -> None:
+        """Wait until no engine is left."""
+        while self.deployment.live() or self._work is not None:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def wake(self) -> None:
+        """Look again: an engine ended, or time passed."""
+        self._wake.set()
+
+    async def _ask(self, change: Callable[[], None]) -> None:
+        if not self._running:
+            change()  # before adoption nobody reads the mailbox, and nothing can be in the way
+            return
+        taken = asyncio.get_running_loop().create_future()
+        await self._mailbox.put(Message(change, taken))
+        self._wake.set()
+        await taken
+
+    # the loop
+
+    async def run(self) -> None:
+        """For ever. Cancelling it leaves engines as they are: the next daemon adopts them."""
+        self._running = True
+        self._adopt_watches()
+        try:
+            while True:
+                self._take_messages()
+                self._notice_exits()
+                decision = self._decide()
+                if self._work is None and decision.action not in (Step.SETTLED, Step.WAIT):
+                    self._begin(decision)
+                self.publish()
+                self._idle.set()
+                await self._until_news(decision)
+        finally:
+            if self._work is not None:
+                await _cancelled(self._work)
+            for engine in self.deployment.engines:
+                engine.unfollow()
+
+    def _adopt_watches(self) -> None:
+        for engine in self.deployment.engines:
+            engine.on_exit = self.wake
+
+    def _take_messages(self) -> None:
+        while not self._mailbox.empty():
+            message = self._mailbox.get_nowait()
+            message.change()
+            if not message.taken.done():
+                message.taken.set_result(None)
+
+    def _notice_exits(self) -> None:
+        """An engine that ended while it should run has failed; its route goes at once."""
+        for engine in self.deployment.live():
+            if engine.exited.is_set() and engine.state in (State.READY, State.DRAINING):
+                engine.move(State.FAILED)
+                if self.deployment.serving == engine.generation:
+                    self.deployment.serving = None
+                self._context.journal.emit(
+                    "lifecycle",
+                    "engine_ended",
+                    f"{engine.name} ended by itself",
+                    deployment=self.deployment.name,
+                    evidence={"generation": engine.generation, "container": engine.container_id, "pid": engine.pid},
+                )
+
+    def _decide(self) -> Decision[Step]:
+        d = self.deployment
+        for generation in sorted(self._retire):
+            engine = d.engine(generation)
+            if engine is None or engine not in d.live():
+                self._retire.discard(generation)
+            elif d.should_run:
+                return Decision(Step.STOP, "restart", {"generation": generation})
+        if self._replan is not None and d.should_run and self._work is None:
+            return Decision(Step.PLAN, self._replan.reason)
+        return lifecycle.decide(d.situation(self._context.clock.now()))
+
+    def _begin(self, decision: Decision[Step]) -> None:
+        cause, self._replan = (self._replan, None) if decision.action is Step.PLAN else (None, self._replan)
+        self._step = decision
+        self.deployment.busy = True
+        self._work = asyncio.create_task(
+            self._steps.perform(decision, cause), name=f"{self.deployment.name}-{decision.action}"
+        )
+        self._work.add_done_callback(lambda _: self.wake())
+
+    async def _until_news(self, decision: Decision[Step]) -> None:
+        pause = self._context.timing.reconcile_period
+        if decision.reason == "backing_off":
+            pause = min(pause, float(str(decision.evidence["seconds"])) + 0.001)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        self._wake.clear()
+        self.went_round = self._context.clock.now()
+        self._take_messages()
+        work, step = self._work, self._step
+        if work is None or step is None:
+            return
+        if not work.done() and step.action in ABORTABLE and self._must_abort():
+            self._context.journal.emit(
+                "lifecycle",
+                "start_aborted",
+                f"{self.deployment.name}: {step.action} called off",
+                deployment=self.deployment.name,
+            )
+            await _cancelled(work)
+        if work.done():
+            self._work, self._step = None, None
+            self.deployment.busy = False
+            self._collect(work, step.action)
+
+    def _must_abort(self) -> bool:
+        return not self.deployment.should_run or bool(self._retire)
+
+    def _collect(self, work: asyncio.Task[None], step: Step) -> None:
+        """What a step did not handle itself: Podman in trouble, or a bug. Shown, logged, and backed off from."""
+        d = self.deployment
+        error = None if work.cancelled() else work.exception()
+        if error is None:
+            d.stuck, d.stuck_until = 0, None
+            return
+        if not isinstance(error, OutriderError):
+            log.error("step_crashed", deployment=d.name, step=step, exc_info=error)
+        if step in (Step.STOP, Step.CLEAN):
+            d.stuck += 1
+            pause = backoff.delay(d.stuck, self._context.timing, 0.0)
+            d.stuck_until = self._context.clock.now() + pause
+            self._steps.explain(error, {"step": step.value, "again_in_s": round(pause, 3)})
+        else:
+            self._steps.record_failure(error, ran_for=0.0)
+
+    def publish(self) -> None:
+        """Give the gateway and followers the present state."""
+        self._context.routing.publish(self.deployment.name, self.deployment.route(self._context.clock.now()))
+
+    # views
+
+    def view(self) -> DeploymentView:
+        return self.deployment.view(self._context.gateway, self._context.clock.now())
+
+    def adopt(self, engine: Engine) -> None:
+        """Take over an engine that a former daemon started; before `run`."""
+        d = self.deployment
+        d.engines.append(engine)
+        if engine.state is State.READY and (d.serving is None or engine.generation > d.serving):
+            d.serving = engine.generation
+            d.wanted = engine.plan
+        elif d.wanted is None:
+            d.wanted = engine.plan
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.wait([task])

@@ -1,0 +1,183 @@
+"""One deployment's state: what was asked for, the engines there are, and how it looks from outside.
+
+Changed by its actor alone (`orchestrator.actor`); everybody may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from containers.spec import LogLine
+from orchestrator.backoff import Failures
+from orchestrator.engine import Engine
+from orchestrator.gateway_link import GatewayLink
+from orchestrator.governor import GovernorState
+from orchestrator.lifecycle import COMING, GONE, Situation
+from orchestrator.models import ModelEntry
+from orchestrator.plan import Plan
+from orchestrator.routing import Route, RouteEngine
+from orchestrator.views import DeploymentView, Desired, Progress, State, Why
+
+
+@dataclass(slots=True)
+class Deployment:
+    """Times are monotonic seconds."""
+
+    entry: ModelEntry
+    host: str
+    desired: Desired = Desired.STOPPED
+    desired_by: str | None = None
+    engines: list[Engine] = field(default_factory=list)
+    serving: int | None = None
+    wanted: Plan | None = None
+    """The plan to run. Only a person, a reload or the governor changes it; drift does not."""
+    fresh: str | None = None
+    """The digest of what the planner would choose now; differs from what runs when that has drifted."""
+    speculate: bool = True
+    """Whether the governor lets it speculate."""
+    halted: bool = False
+    """The daemon is about to end with its engines; what is desired stays."""
+    drained: bool = False
+    """A person asked to admit nothing more; the engine stays."""
+    failures: Failures = field(default_factory=Failures)
+    stuck_until: float | None = None
+    """A stop or a clean-up failed: it is tried again then, and nothing else before."""
+    stuck: int = 0
+    reason: Why | None = None
+    phase: tuple[State, str, float] | None = None
+    """What the work in hand is doing, and since when."""
+    busy: bool = False
+    restarts: int = 0
+    governor: GovernorState = field(default_factory=GovernorState)
+    last_log: Sequence[LogLine] = ()
+    """The log of the last engine that ended, which Podman no longer has."""
+    last_start_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    def live(self) -> list[Engine]:
+        """Engines that are not gone."""
+        return [e for e in self.engines if e.state not in GONE]
+
+    def engine(self, generation: int | None) -> Engine | None:
+        return next((e for e in self.engines if e.generation == generation), None)
+
+    @property
+    def serving_engine(self) -> Engine | None:
+        return self.engine(self.serving)
+
+    def situation(self, now: float) -> Situation:
+        """What `lifecycle.decide` looks at."""
+        retry_at = self.failures.retry_at
+        return Situation(
+            running=self.should_run,
+            wanted=None if self.wanted is None else self.wanted.digest,
+            engines=tuple(e.facts() for e in self.live()),
+            serving=self.serving if self.serving_engine in self.live() else None,
+            retry_in=None if retry_at is None else max(0.0, retry_at - now),
+            parked=self.failures.parked,
+            stuck_in=None if self.stuck_until is None else max(0.0, self.stuck_until - now),
+        )
+
+    @property
+    def speculating(self) -> bool:
+        """Whether what serves drafts tokens."""
+        engine = self.serving_engine
+        return engine is not None and engine.plan.method.value != "none"
+
+    @property
+    def should_run(self) -> bool:
+        return self.desired is Desired.RUNNING and not self.halted
+
+    # how it looks
+
+    def shown_state(self) -> State:
+        """The one state that `ps` shows."""
+        engine = self.serving_engine
+        if engine is not None and engine.state is State.READY and self.drained:
+            return State.DRAINING
+        if engine is not None:
+            return engine.state
+        live = self.live()
+        if live:
+            return max(live, key=lambda e: e.generation).state
+        if self.desired is Desired.STOPPED:
+            return State.STOPPED
+        if self.reason is not None and not self.busy:
+            return State.FAILED
+        return self.phase[0] if self.phase is not None else State.CREATING
+
+    def route(self, now: float) -> Route:
+        """What the gateway needs to know."""
+        engines = tuple(
+            RouteEngine(
+                engine=e.id,
+                generation=e.generation,
+                socket=e.socket if e.plan.socket else None,
+                port=None if e.plan.socket else e.port,
+                key=e.key,
+                plan=e.plan.digest,
+                method=e.plan.method.value,
+                admit=e.admit and e.generation == self.serving and not self.drained and e.state is State.READY,
+            )
+            for e in self.live()
+            if e.state in (State.READY, State.DRAINING)
+        )
+        served = any(e.admit for e in engines)
+        coming = self.should_run and (self.busy or any(e.state in COMING for e in self.live()))
+        retry_at = self.failures.retry_at
+        return Route(
+            name=self.name,
+            aliases=self.entry.aliases,
+            state=self.shown_state(),
+            hold=not served and coming and not self.drained,
+            reason=None if self.reason is None else self.reason.code,
+            retry_after_s=None if retry_at is None else round(max(0.0, retry_at - now), 1),
+            engines=engines,
+        )
+
+    def view(self, gateway: GatewayLink, now: float) -> DeploymentView:
+        """What the API shows."""
+        engines = tuple(e.view(gateway.engine_in_flight(e.id)) for e in self.live())
+        shown = (
+            self.serving if self.serving_engine is not None else max((e.generation for e in self.live()), default=None)
+        )
+        retry_at = self.failures.retry_at
+        serving = self.serving_engine
+        return DeploymentView(
+            deployment=self.name,
+            desired=self.desired,
+            desired_by=self.desired_by,
+            state=self.shown_state(),
+            reason=self.reason,
+            host=self.host,
+            engine=next((e for e in engines if e.generation == shown), None),
+            engines=engines,
+            in_flight=gateway.in_flight(self.name),
+            waiting=gateway.waiting(self.name),
+            plan=None if self.wanted is None else self.wanted.digest,
+            drifted=serving is not None and self.fresh is not None and self.fresh != serving.plan.digest,
+            progress=self._progress(now),
+            next_attempt_s=None
+            if retry_at is None or self.desired is Desired.STOPPED or serving is not None
+            else round(max(0.0, retry_at - now), 1),
+            restarts=self.restarts,
+        )
+
+    def _progress(self, now: float) -> Progress | None:
+        if self.phase is None:
+            return None
+        state, detail, since = self.phase
+        elapsed = max(0.0, now - since)
+        if self.last_start_s is None:
+            return Progress(state, detail, round(elapsed, 1))
+        return Progress(
+            state,
+            detail,
+            round(elapsed, 1),
+            fraction=round(min(0.99, elapsed / self.last_start_s), 2) if self.last_start_s > 0 else None,
+            eta_s=round(max(0.0, self.last_start_s - elapsed), 1),
+        )

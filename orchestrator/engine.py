@@ -1,0 +1,148 @@
+"""One engine: a container started from one plan. Its generation number and plan never change.
+
+Owned by its deployment's task; nobody else changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from containers.exit_watch import ExitWatch
+from orchestrator.lifecycle import EngineFacts, allowed
+from orchestrator.paths import Paths
+from orchestrator.plan import Plan
+from orchestrator.views import EngineView, State
+
+SOCKET_NAME = "engine.sock"
+KEY_BITS = 256
+
+
+def new_id() -> str:
+    """16 hex characters: an engine's folder name."""
+    return secrets.token_hex(8)
+
+
+def new_key() -> str:
+    """An engine's own random key."""
+    return secrets.token_urlsafe(KEY_BITS // 8)
+
+
+def socket_folder(paths: Paths, engine: str) -> Path:
+    return paths.engines / engine
+
+
+def key_file(paths: Paths, engine: str) -> Path:
+    return paths.engines / f"{engine}.key"
+
+
+@dataclass(slots=True)
+class Engine:
+    """One engine's record. `since` is wall time, `ready_at` monotonic seconds."""
+
+    id: str
+    deployment: str
+    generation: int
+    plan: Plan
+    key: str
+    socket: str | None
+    port: int | None
+    since: float
+    state: State = State.PULLING
+    container_id: str | None = None
+    pid: int | None = None
+    ready_at: float | None = None
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    watch: ExitWatch | None = None
+    on_exit: Callable[[], None] | None = None
+    admit: bool = True
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"{self.deployment}-{self.generation}"
+
+    def move(self, state: State) -> None:
+        """Go to another state; a transition that the table does not have is a bug."""
+        if not allowed(self.state, state):
+            raise RuntimeError(f"{self.name}: {self.state} -> {state} is no transition")
+        self.state = state
+
+    def follow(self, pid: int) -> None:
+        """Watch the engine's process: `exited` is set the moment it ends."""
+        self.unfollow()
+        self.pid = pid
+        self.watch = ExitWatch(pid, self._ended)
+
+    def _ended(self) -> None:
+        self.exited.set()
+        if self.on_exit is not None:
+            self.on_exit()
+
+    def unfollow(self) -> None:
+        if self.watch is not None:
+            self.watch.close()
+            self.watch = None
+
+    def facts(self) -> EngineFacts:
+        return EngineFacts(self.generation, self.state, self.plan.digest)
+
+    def view(self, in_flight: int) -> EngineView:
+        return EngineView(
+            id=self.id,
+            deployment=self.deployment,
+            generation=self.generation,
+            state=self.state,
+            container_id=self.container_id,
+            pid=self.pid,
+            plan=self.plan.digest,
+            runtime=self.plan.runtime,
+            image=self.plan.image,
+            method=self.plan.method.value,
+            draft_tokens=self.plan.draft_tokens,
+            context=self.plan.context,
+            parallel=self.plan.parallel,
+            socket=self.socket,
+            port=self.port,
+            since=self.since,
+            in_flight=in_flight,
+        )
+
+
+def write_key(paths: Paths, engine: str, key: str) -> None:
+    """Keep the key beside the socket folder, 0600, for the daemon that adopts the engine."""
+    file = key_file(paths, engine)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w") as out:
+        out.write(key)
+
+
+def read_key(paths: Paths, engine: str) -> str | None:
+    """The key of an engine that is to be adopted; None when it is lost."""
+    try:
+        return key_file(paths, engine).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def make_socket_folder(paths: Paths, engine: str) -> Path:
+    """The folder that is mounted into the container: 0777, because the engine may run as any uid;
+    `engines/` above it is 0700, so only root and the gateway's user get this far."""
+    folder = socket_folder(paths, engine)
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)
+    return folder
+
+
+def remove_files(paths: Paths, engine: str) -> None:
+    """Remove the socket folder and the key of an engine that is gone."""
+    folder = socket_folder(paths, engine)
+    if folder.is_dir() and not folder.is_symlink():
+        for entry in folder.iterdir():
+            entry.unlink(missing_ok=True)
+        folder.rmdir()
+    key_file(paths, engine).unlink(missing_ok=True)

@@ -1,0 +1,332 @@
+"""Bringing one engine up and taking it down: the steps, each with its deadline, none with a policy.
+
+Up: image, memory, container, health, proof. Down: the stop ladder (drain, SIGTERM, SIGKILL,
+forced removal), then the engine's files. Every step may be cut off at any point (a stop, a
+crash, a new daemon): `take_down` works from whatever is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from containers import labels as container_labels
+from containers.errors import ContainerError, ImageMissing, NameInUse
+from containers.podman import Podman
+from containers.ports import Ports
+from containers.spec import CacheVolume, ContainerSpec, ContainerState, LogLine, Mount, Network
+from containers.validator import Rules, validate
+from orchestrator import proof
+from orchestrator.admission import Admission
+from orchestrator.clock import Clock
+from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
+from orchestrator.engine_client import EngineClient, EngineUnreachable
+from orchestrator.errors import EngineFailed
+from orchestrator.gateway_link import Drained, GatewayLink
+from orchestrator.paths import Paths
+from orchestrator.plan import KEY, PORT, SOCKET_FOLDER
+from orchestrator.runtimes.base import diagnose
+from orchestrator.runtimes.registry import adapter_for
+from orchestrator.timing import Timing
+from orchestrator.views import State
+
+T = TypeVar("T")
+LOG_TAIL = 200
+CONTAINER_PORT = 8080
+PORT_LABEL = f"{container_labels.PREFIX}port"
+"""Where an engine without a socket is published on 127.0.0.1."""
+CREATE_ATTEMPTS = 3
+GONE_LIMIT = 10.0
+"""Seconds that a removed container's process may take to vanish before the engine counts as wedged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What marks this daemon's containers."""
+
+    owner: str
+    host: str
+
+
+class Runner:
+    """The steps of one host. Stateless but for what it is given."""
+
+    def __init__(
+        self,
+        *,
+        podman: Podman,
+        paths: Paths,
+        identity: Identity,
+        admission: Admission,
+        gateway: GatewayLink,
+        ports: Ports,
+        clock: Clock,
+        timing: Timing,
+        refresh: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.podman = podman
+        self.paths = paths
+        self.identity = identity
+        self.admission = admission
+        self.gateway = gateway
+        self.ports = ports
+        self.clock = clock
+        self.timing = timing
+        self._refresh = refresh
+
+    # up
+
+    async def bring_up(self, engine: Engine, *, limit: float, seen: Callable[[State, str], None]) -> proof.Proof:
+        """From nothing, or from wherever a container already is, to ready.
+
+        `limit` is the longest the load may take, `seen` is told each state and detail. Raises an
+        `OutriderError`; what was made by then is left for `take_down`.
+        """
+        if engine.container_id is None:
+            seen(State.PULLING, f"looking for image {engine.plan.image[:40]}")
+            await self._image(engine)
+            engine.move(State.CREATING)
+            seen(State.CREATING, "reserving memory and creating the container")
+            await self.admission.reserve(engine.id, engine.plan)
+            await _finished(self._create(engine))
+            await _finished(self.podman.start(engine.container_id or ""))
+            await _finished(self._follow(engine))
+            engine.move(State.LOADING)
+        return await self._until_ready(engine, limit, seen)
+
+    async def _until_ready(self, engine: Engine, limit: float, seen: Callable[[State, str], None]) -> proof.Proof:
+        adapter = adapter_for(engine.plan.runtime)
+        async with self.client(engine) as client:
+            if engine.state is State.LOADING:
+                seen(State.LOADING, "waiting for the engine to load")
+                await self._unless_it_exits(
+                    engine,
+                    proof.wait_healthy(
+                        client,
+                        adapter,
+                        timing=self.timing,
+                        clock=self.clock,
+                        limit=limit,
+                        seen=lambda detail: seen(State.LOADING, detail),
+                    ),
+                )
+                engine.move(State.WARMING)
+            seen(State.WARMING, "proving it with a real completion")
+            proven = await self._unless_it_exits(engine, proof.prove(client, adapter, engine.plan, timing=self.timing))
+        engine.move(State.READY)
+        engine.ready_at = self.clock.now()
+        if self._refresh is not None:
+            await self._refresh()
+        self.admission.release(engine.id)
+        return proven
+
+    async def _image(self, engine: Engine) -> None:
+        if await self.podman.image(engine.plan.image) is None:
+            raise ImageMissing(
+                f"image {engine.plan.image} is not in local storage",
+                hint="`outrider image build cpu` builds the embedded engine; then `outrider apply` plans with it",
+                evidence={"image": engine.plan.image},
+            )
+
+    async def _create(self, engine: Engine) -> None:
+        folder = await asyncio.to_thread(make_socket_folder, self.paths, engine.id)
+        await asyncio.to_thread(write_key, self.paths, engine.id, engine.key)
+        if not engine.plan.socket:
+            engine.port = self.ports.take()
+        for attempt in range(CREATE_ATTEMPTS):
+            spec = self.spec(engine, str(folder))
+            validate(spec, self.rules(engine))
+            try:
+                engine.container_id = await self.podman.create(spec)
+                return
+            except NameInUse:
+                # the ghost of a create that was cut off holds the name; the next one is new
+                if attempt + 1 == CREATE_ATTEMPTS:
+                    raise
+
+    def spec(self, engine: Engine, folder: str) -> ContainerSpec:
+        """The container of an engine: its plan with the launch parameters filled in."""
+        plan = engine.plan
+        fill = {KEY: engine.key, PORT: str(CONTAINER_PORT)}
+        labels = container_labels.write(
+            container_labels.Labels(
+                deployment=engine.deployment,
+                generation=engine.generation,
+                plan=plan.digest,
+                host=self.identity.host,
+                owner=self.identity.owner,
+                plan_json=json.dumps(plan.to_dict(), separators=(",", ":")),
+                engine=engine.id,
+            )
+        )
+        if engine.port is not None:
+            labels[PORT_LABEL] = str(engine.port)
+        return ContainerSpec(
+            name=f"outrider-{self.identity.owner[:8]}-{engine.name}-{engine.id[:4]}",
+            image=plan.image,
+            argv=tuple(_filled(a, fill) for a in plan.argv),
+            env={k: _filled(v, fill) for k, v in plan.env.items()},
+            labels=labels,
+            mounts=(
+                *(Mount(m.source, m.target) for m in plan.mounts),
+                Mount(folder, SOCKET_FOLDER, read_only=False),
+            ),
+            caches=tuple(CacheVolume(name, target) for name, target in plan.caches),
+            devices=plan.devices,
+            groups=plan.groups,
+            network=Network.NONE if plan.socket else Network.BRIDGE,
+            host_port=engine.port,
+            container_port=None if plan.socket else CONTAINER_PORT,
+            memory_limit=plan.limits.memory,
+            shm_size=plan.limits.shm,
+            profile=plan.profile,
+            stop_timeout=self.timing.stop_grace,
+        )
+
+    def rules(self, engine: Engine) -> Rules:
+        """What this engine's container may be at most."""
+        return Rules(
+            model_folders=(str(self.paths.store),),
+            socket_folder=str(socket_folder(self.paths, engine.id)),
+            allowed_args=adapter_for(engine.plan.runtime).flags,
+        )
+
+    async def _follow(self, engine: Engine) -> None:
+        """Watch the process of a container that was just started."""
+        state = await self.podman.inspect(engine.container_id or "")
+        if state is None or state.pid is None or not state.alive:
+            engine.exited.set()
+        else:
+            engine.follow(state.pid)
+
+    async def _unless_it_exits(self, engine: Engine, work: Awaitable[T]) -> T:
+        """`work`, unless the engine's process ends first: then `EngineFailed` with what its log says."""
+        task = asyncio.ensure_future(work)
+        exited = asyncio.ensure_future(engine.exited.wait())
+        try:
+            await asyncio.wait({task, exited}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not (engine.exited.is_set() and isinstance(task.exception(), EngineUnreachable)):
+                return task.result()
+            raise await self.why_it_ended(engine)
+        finally:
+            for future in (task, exited):
+                if not future.done():
+                    future.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await future
+
+    async def why_it_ended(self, engine: Engine) -> EngineFailed:
+        """The reason a dead engine gives: its log against the runtime's failure signatures, and its exit code."""
+        state = await self.podman.inspect(engine.container_id) if engine.container_id else None
+        code = None if state is None else state.exit_code
+        lines = await self.tail(engine)
+        evidence = {"exit_code": code, "log": [line.text[:300] for line in lines[-5:]]}
+        signature = diagnose((line.text for line in lines), adapter_for(engine.plan.runtime).failures)
+        if signature is not None:
+            telling = next((line.text for line in lines if signature.pattern.search(line.text)), "")
+            return EngineFailed(
+                signature.code,
+                f"{engine.name} ended with exit code {code}: {telling.strip()[:300]}",
+                retryable=signature.retryable,
+                hint=signature.hint,
+                evidence=evidence,
+            )
+        last = next((line.text for line in reversed(lines) if line.text.strip()), "nothing in its log")
+        return EngineFailed(
+            "engine_exited",
+            f"{engine.name} ended with exit code {code}: {last[:200]}",
+            hint=f"`outrider logs {engine.deployment}` has the whole log",
+            evidence=evidence,
+        )
+
+    async def tail(self, engine: Engine, lines: int = LOG_TAIL) -> list[LogLine]:
+        """The last lines of the engine's log; none when Podman cannot say."""
+        if engine.container_id is None:
+            return []
+        found: list[LogLine] = []
+        with suppress(ContainerError, TimeoutError):
+            async with asyncio.timeout(self.timing.podman_call):
+                found.extend([x async for x in self.podman.logs(engine.container_id, tail=lines, follow=False)])
+        return found
+
+    def client(self, engine: Engine) -> EngineClient:
+        """A client of this engine; the caller closes it."""
+        return EngineClient(
+            socket=engine.socket if engine.plan.socket else None,
+            port=None if engine.plan.socket else engine.port,
+            key=engine.key,
+            timeout=self.timing.engine_call,
+        )
+
+    # down
+
+    async def drain(self, engine: Engine) -> Drained:
+        """Have the gateway finish what the engine is working on."""
+        return await self.gateway.drain(engine.id, self.timing.drain)
+
+    async def take_down(self, engine: Engine) -> None:
+        """Stop and remove the container, then the engine's files. Repeating it is harmless.
+
+        Raises `EngineFailed` `wedged` when the process outlives a forced removal.
+        """
+        self.admission.release(engine.id)
+        if engine.container_id is None:
+            # a create that was cut off may have made a container all the same
+            engine.container_id = await self._unrecorded(engine)
+        if engine.container_id is not None:
+            pid = engine.pid
+            await self._stop(engine.container_id)
+            await self.podman.remove(engine.container_id)
+            if pid is not None and engine.watch is not None:
+                await self._gone(engine)
+        engine.unfollow()
+        if engine.port is not None:
+            self.ports.give_back(engine.port)
+            engine.port = None
+        await asyncio.to_thread(remove_files, self.paths, engine.id)
+
+    async def _stop(self, container: str) -> None:
+        state = await self.podman.inspect(container)
+        if state is not None and state.alive:
+            with suppress(ContainerError):  # the forced removal that follows is the answer to a stop that fails
+                await self.podman.stop(container, self.timing.stop_grace)
+
+    async def _unrecorded(self, engine: Engine) -> str | None:
+        found: tuple[ContainerState, ...] = await self.podman.containers({container_labels.ENGINE: engine.id})
+        return found[0].id if found else None
+
+    async def _gone(self, engine: Engine) -> None:
+        try:
+            async with asyncio.timeout(GONE_LIMIT):
+                await engine.exited.wait()
+        except TimeoutError:
+            raise EngineFailed(
+                "wedged",
+                f"{engine.name}: process {engine.pid} outlived the removal of its container",
+                retryable=False,
+                hint=f"look at `ps -o pid,stat,wchan,cmd -p {engine.pid}`; a D state often means the GPU driver hangs",
+                evidence={"pid": engine.pid},
+            ) from None
+
+
+async def _finished(work: Awaitable[T]) -> T:
+    """`work`, run to its end even when this task is cancelled meanwhile: Podman does not hear of a
+    cancellation, so a create that is abandoned leaves a container that nobody knows of."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # looked at, so that it is not reported as never retrieved
+        raise
+
+
+def _filled(text: str, values: dict[str, str]) -> str:
+    for placeholder, value in values.items():
+        text = text.replace(placeholder, value)
+    return text

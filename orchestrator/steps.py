@@ -1,0 +1,398 @@
+"""Carrying out one step of a deployment. What the next step is, `lifecycle.decide` says.
+
+A step may be cancelled at any await. It then leaves the engine in the state it reached, and
+the next decision finds it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator import backoff, switching
+from orchestrator.admission import Admission, devices_of
+from orchestrator.clock import Clock
+from orchestrator.decision import Decision
+from orchestrator.deployment import Deployment
+from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
+from orchestrator.errors import OutriderError, SwitchTooCostly
+from orchestrator.events import Journal
+from orchestrator.gateway_link import GatewayLink
+from orchestrator.lifecycle import Step
+from orchestrator.paths import Paths
+from orchestrator.plan import Method, Plan
+from orchestrator.planning import Planning
+from orchestrator.routing import RoutingTable
+from orchestrator.runner import Runner
+from orchestrator.store import Store
+from orchestrator.switching import Switch
+from orchestrator.timing import Timing
+from orchestrator.views import State, Why
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every deployment of a host shares."""
+
+    paths: Paths
+    clock: Clock
+    timing: Timing
+    store: Store
+    journal: Journal
+    routing: RoutingTable
+    gateway: GatewayLink
+    admission: Admission
+    planning: Planning
+    runner: Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a new plan is made. `by` is who or what asked; with `automatic` the switch may be refused as too costly."""
+
+    reason: str
+    by: str
+    automatic: bool = False
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+class Steps:
+    """The steps of one deployment."""
+
+    def __init__(self, deployment: Deployment, context: Context, publish: Callable[[], None]) -> None:
+        self._d = deployment
+        self._c = context
+        self._publish = publish
+        self._cause: Cause | None = None
+
+    async def perform(self, decision: Decision[Step], cause: Cause | None) -> None:
+        """One step. Failures are recorded on the deployment; only bugs are raised."""
+        try:
+            match decision.action:
+                case Step.PLAN:
+                    await self._plan(cause or Cause(decision.reason, "outrider"))
+                case Step.START:
+                    await self._start(self._wanted())
+                case Step.CONTINUE:
+                    await self._continue(self._engine(decision))
+                case Step.SWITCH:
+                    await self._switch(self._wanted())
+                case Step.STOP:
+                    await self._stop(self._engine(decision), decision.reason)
+                case Step.CLEAN:
+                    await self._clean(self._engine(decision))
+                case Step.SETTLED | Step.WAIT:
+                    raise RuntimeError(f"{decision.action} is nothing to perform")
+        finally:
+            self._d.phase = None
+
+    def _wanted(self) -> Plan:
+        if self._d.wanted is None:
+            raise RuntimeError(f"{self._d.name} has no plan to start from")
+        return self._d.wanted
+
+    def _engine(self, decision: Decision[Step]) -> Engine:
+        engine = self._d.engine(int(str(decision.evidence["generation"])))
+        if engine is None:
+            raise RuntimeError(f"{self._d.name} has no engine for {decision}")
+        return engine
+
+    def _seen(self, state: State, detail: str) -> None:
+        since = self._d.phase[2] if self._d.phase is not None else self._c.clock.now()
+        self._d.phase = (state, detail, since)
+        self._publish()
+
+    def _emit(
+        self, code: str, text: str, *, kind: str = "lifecycle", evidence: Mapping[str, object] | None = None
+    ) -> None:
+        self._c.journal.emit(kind, code, text, deployment=self._d.name, evidence=evidence)
+
+    # plan
+
+    async def _plan(self, cause: Cause) -> None:
+        d = self._d
+        self._seen(State.CREATING, "planning")
+        try:
+            plan = await self._c.planning.plan(d.entry, speculate=d.speculate)
+        except OutriderError as error:
+            if d.serving_engine is None:
+                self.record_failure(error, ran_for=0.0)
+            else:
+                d.reason = Why(error.code, error.detail, error.hint)
+                self._emit("plan_failed", f"{d.name}: {error.detail}", evidence={"by": cause.by, **error.evidence})
+            return
+        d.fresh = plan.digest
+        before = d.wanted
+        if before is not None and before.digest == plan.digest:
+            self._emit(
+                "plan_unchanged", f"{d.name}: the plan launches the same ({cause.reason})", evidence={"by": cause.by}
+            )
+            return
+        d.wanted = plan
+        d.last_start_s = await self._c.store.start_seconds(plan.digest, d.name)
+        self._cause = cause
+        self._emit(
+            "planned",
+            f"{d.name}: {plan.runtime} with {plan.method} ({plan.draft_tokens} tokens),"
+            f" context {plan.context} x {plan.parallel}",
+            evidence={
+                "plan": plan.digest,
+                "before": None if before is None else before.digest,
+                "cause": cause.reason,
+                "by": cause.by,
+                "method": plan.method.value,
+                "expected_bytes": plan.expected_memory.total,
+                **cause.evidence,
+            },
+        )
+
+    # up
+
+    async def _new_engine(self, plan: Plan) -> Engine:
+        newest = max((e.generation for e in self._d.engines), default=0)
+        generation = await self._c.store.next_generation(self._d.name, newest + 1)
+        engine_id = new_id()
+        engine = Engine(
+            id=engine_id,
+            deployment=self._d.name,
+            generation=generation,
+            plan=plan,
+            key=new_key(),
+            socket=str(socket_folder(self._c.paths, engine_id) / SOCKET_NAME) if plan.socket else None,
+            port=None,
+            since=self._c.clock.wall(),
+        )
+        self._d.engines.append(engine)
+        return engine
+
+    async def _start(self, plan: Plan) -> None:
+        engine = await self._new_engine(plan)
+        await self._bring_up(engine)
+
+    async def _continue(self, engine: Engine) -> None:
+        """Finish an engine that is on its way, or let a proven one serve."""
+        if engine.state in (State.READY, State.DRAINING):
+            if engine.state is State.DRAINING:
+                engine.move(State.READY)
+            self._promote(engine)
+            return
+        await self._bring_up(engine)
+
+    async def _bring_up(self, engine: Engine) -> bool:
+        """Up to ready and serving; whether it got there. A failure is recorded and the engine marked for cleaning."""
+        d, started = self._d, self._c.clock.now()
+        d.phase = (engine.state, "starting", started)
+        fresh = engine.container_id is None
+        self._emit(
+            "starting" if fresh else "proving_again",
+            f"{engine.name}: {engine.plan.runtime} with {engine.plan.method}",
+            evidence={"generation": engine.generation, "plan": engine.plan.digest},
+        )
+        engine.on_exit = self._publish
+        try:
+            proven = await self._c.runner.bring_up(engine, limit=d.entry.load_s or self._c.timing.load, seen=self._seen)
+        except asyncio.CancelledError:
+            if engine.state in (State.PULLING, State.CREATING):
+                engine.move(State.FAILED)  # cut off in the middle of a create: removed, not continued
+            raise
+        except OutriderError as error:
+            d.last_log = await self._c.runner.tail(engine)
+            engine.move(State.FAILED)
+            self.record_failure(error, ran_for=0.0)
+            return False
+        seconds = self._c.clock.now() - started
+        now = self._c.clock.wall()
+        await self._c.store.mark_proven(engine.id, now)
+        if fresh:
+            await self._c.store.record_start(engine.plan.digest, d.name, seconds, now)
+            d.last_start_s = seconds
+        d.reason = None
+        self._promote(engine)
+        self._emit(
+            "ready",
+            f"{engine.name} is ready after {seconds:.1f} s",
+            evidence={
+                "generation": engine.generation,
+                "seconds": round(seconds, 3),
+                "container": engine.container_id,
+                "method": engine.plan.method.value,
+                "drafted": proven.drafted,
+                "accepted": proven.accepted,
+                "engine_says_speculating": proven.says_speculating,
+            },
+        )
+        return True
+
+    def _promote(self, engine: Engine) -> None:
+        self._d.serving = engine.generation
+        engine.admit = True
+        self._publish()
+
+    def record_failure(self, error: BaseException, *, ran_for: float) -> None:
+        """Remember what went wrong and when it may be tried again."""
+        d = self._d
+        d.failures = backoff.failed(
+            d.failures,
+            now=self._c.clock.now(),
+            ran_for=ran_for,
+            retryable=error.retryable if isinstance(error, OutriderError) else True,
+            timing=self._c.timing,
+            spread=random.uniform(-1, 1),  # noqa: S311 - jitter, not a secret
+        )
+        self.explain(error, {"failures": d.failures.count, "parked": d.failures.parked})
+
+    def explain(self, error: BaseException, evidence: Mapping[str, object]) -> None:
+        """Show what went wrong, and put it in the journal."""
+        known = error if isinstance(error, OutriderError) else None
+        self._d.reason = (
+            Why("internal", f"{type(error).__name__}: {error}", "this is a defect; the daemon's log has the trace")
+            if known is None
+            else Why(known.code, known.detail, known.hint)
+        )
+        self._emit(
+            "failed",
+            f"{self._d.name}: {self._d.reason.text}",
+            evidence={"code": self._d.reason.code, **evidence, **({} if known is None else known.evidence)},
+        )
+
+    # switch
+
+    async def _switch(self, plan: Plan) -> None:
+        d, old = self._d, self._d.serving_engine
+        if old is None:
+            raise RuntimeError(f"{d.name} has nothing to switch from")
+        cause = self._cause or Cause("plan_changed", "outrider")
+        decision = await self._how(plan, cause)
+        numbers = {**cause.evidence, **decision.evidence, "from": old.generation, "cause": cause.reason, "by": cause.by}
+        if decision.action is Switch.REFUSE:
+            self._refuse(old, plan, decision.reason, numbers)
+            return
+        self._emit(
+            "switch_started",
+            f"{d.name}: {old.plan.method} -> {plan.method} ({decision.action}, {cause.reason})",
+            kind="switch",
+            evidence={"how": decision.action.value, "why": decision.reason, **numbers},
+        )
+        started = self._c.clock.now()
+        if decision.action is Switch.BREAK_BEFORE_MAKE:
+            # arrivals are held from here on: the route has no admitting engine and one is coming
+            old.admit = False
+            self._publish()
+            await self._stop(old, "switch")
+        new = await self._new_engine(plan)
+        if not await self._bring_up(new):
+            self._take_back(old, new)
+            return
+        if decision.action is Switch.MAKE_BEFORE_BREAK:
+            old.admit = False
+            self._publish()
+        self._emit(
+            "switch_done",
+            f"{d.name}: {new.plan.method} serves since {self._c.clock.now() - started:.1f} s after the decision",
+            kind="switch",
+            evidence={
+                "generation": new.generation,
+                "method": new.plan.method.value,
+                "seconds": round(self._c.clock.now() - started, 3),
+                "how": decision.action.value,
+            },
+        )
+        if old in d.live():
+            await self._stop(old, "superseded")
+
+    async def _how(self, plan: Plan, cause: Cause) -> Decision[Switch]:
+        devices = devices_of(plan, self._c.planning.facts())
+        facts = switching.SwitchFacts(
+            needed=plan.expected_memory.total,
+            free=self._c.admission.free(devices),
+            unserved_s=await self._c.store.start_seconds(plan.digest, self._d.name),
+            max_switch_s=self._d.entry.speculation.max_switch_s if cause.automatic else None,
+        )
+        return switching.decide(facts)
+
+    def _refuse(self, old: Engine, plan: Plan, code: str, numbers: Mapping[str, object]) -> None:
+        d = self._d
+        d.wanted = old.plan
+        d.speculate = old.plan.method is not Method.NONE
+        self._rest_governor()
+        error = SwitchTooCostly(
+            f"{d.name} stays with {old.plan.method}: a switch to {plan.method} would leave it unserved for too long",
+            evidence=dict(numbers),
+        )
+        self._emit(code, error.detail, kind="switch", evidence=error.evidence)
+
+    def _take_back(self, old: Engine, new: Engine) -> None:
+        """The new engine did not come up: the old plan is wanted again, and serves on if it still runs."""
+        d = self._d
+        d.wanted = old.plan
+        d.speculate = old.plan.method is not Method.NONE
+        old.admit = True
+        self._rest_governor()
+        if old in d.live():
+            d.failures = backoff.Failures()
+        else:
+            d.failures = replace(d.failures, retry_at=None, parked=False)
+        self._emit(
+            "switch_taken_back",
+            f"{d.name}: generation {new.generation} did not come up; back to {old.plan.method}",
+            kind="switch",
+            evidence={"generation": new.generation, "code": None if d.reason is None else d.reason.code},
+        )
+
+    def _rest_governor(self) -> None:
+        """No new attempt before the dwell time has passed, and not within ten periods."""
+        timing = self._c.timing
+        rest = max(self._d.entry.speculation.dwell_s * timing.scale, 10 * timing.governor_period)
+        self._d.governor = replace(self._d.governor, refused_until=self._c.clock.now() + rest)
+
+    # down
+
+    async def _stop(self, engine: Engine, reason: str) -> None:
+        """Drain, then the stop ladder; ends with the engine gone."""
+        d = self._d
+        d.phase = (engine.state, f"stopping ({reason})", self._c.clock.now())
+        if engine.state is State.READY:
+            engine.admit = False
+            engine.move(State.DRAINING)
+            self._publish()
+        if engine.state is State.DRAINING:
+            drained = await self._c.runner.drain(engine)
+            self._emit(
+                "drained" if drained.done else "drain_cut_short",
+                f"{engine.name}: {drained.reason}",
+                evidence={"generation": engine.generation, "in_flight": drained.in_flight},
+            )
+        if engine.state is not State.STOPPING:
+            engine.move(State.STOPPING)
+        self._publish()
+        await self._gone(engine, reason)
+
+    async def _clean(self, engine: Engine) -> None:
+        """An engine failed: say why, if nobody did yet, and remove what is left of it."""
+        d = self._d
+        if engine.ready_at is not None:
+            d.last_log = await self._c.runner.tail(engine)
+            error = await self._c.runner.why_it_ended(engine)
+            self.record_failure(error, ran_for=self._c.clock.now() - engine.ready_at)
+            d.restarts += 1
+        await self._gone(engine, "failed")
+
+    async def _gone(self, engine: Engine, reason: str) -> None:
+        if not _log_kept(self._d, engine):
+            self._d.last_log = await self._c.runner.tail(engine)
+        # once begun, a removal is finished: a half-removed container is nobody's
+        await asyncio.shield(self._c.runner.take_down(engine))
+        await self._c.store.forget_engine(engine.id)
+        engine.state = State.STOPPED
+        if self._d.serving == engine.generation:
+            self._d.serving = None
+        self._d.engines.remove(engine)
+        self._emit("stopped", f"{engine.name} is gone ({reason})", evidence={"generation": engine.generation})
+        self._publish()
+
+
+def _log_kept(deployment: Deployment, engine: Engine) -> bool:
+    """Whether the log of a failed engine was kept already."""
+    return engine.state is State.FAILED and bool(deployment.last_log)

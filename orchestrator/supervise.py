@@ -1,0 +1,54 @@
+"""Loops that go on: named, watched, and started again when a round fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from orchestrator.clock import Clock
+from orchestrator.errors import OutriderError
+
+log = structlog.get_logger("loops")
+
+
+class Loops:
+    """The daemon's periodic work. Each loop's last round is known (`ages`)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rounds: dict[str, float] = {}
+
+    def every(self, name: str, period: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` now and then again `period` seconds after each end. A round that fails is logged."""
+        self._rounds[name] = self._clock.now()
+        self._tasks[name] = asyncio.create_task(self._periodic(name, period, work), name=f"loop-{name}")
+
+    def forever(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work`, which does not end by itself; when it fails, again after a second."""
+        self.every(name, 1.0, work)
+
+    async def _periodic(self, name: str, period: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except OutriderError as error:
+                log.warning("round_failed", loop=name, code=error.code, error=error.detail)
+            except Exception:  # a loop's bug must not stop the loop; it is logged whole each time
+                log.exception("round_crashed", loop=name)
+            self._rounds[name] = self._clock.now()
+            await asyncio.sleep(period)
+
+    def ages(self) -> dict[str, float]:
+        """Seconds since each loop last went round."""
+        now = self._clock.now()
+        return {name: round(now - at, 3) for name, at in self._rounds.items()}
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+        self._tasks.clear()
