@@ -1,0 +1,7 @@
+"""`python -m api.gateway`."""
+
+import sys
+
+from api.gateway.main import main
+
+sys.exit(main())

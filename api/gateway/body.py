@@ -1,0 +1,32 @@
+"""What the gateway reads of a request's body: which model, and whether the answer is to be a stream."""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+from api.gateway import problem
+from api.gateway.problem import Problem
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_not_json)
+
+
+def read(body: bytes) -> tuple[str, bool] | Problem:
+    """(model, stream) of a request body, or what is wrong with it."""
+    try:
+        document = _DECODER.decode(body.decode())
+    except (ValueError, RecursionError) as error:
+        return problem.invalid_json(str(error)[:200])
+    if not isinstance(document, dict):
+        return problem.invalid_json("it has to be an object")
+    model = document.get("model")
+    if model is None or model == "":
+        return problem.no_model()
+    if not isinstance(model, str):
+        return problem.model_not_text()
+    return model, document.get("stream") is True

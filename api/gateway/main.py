@@ -1,0 +1,122 @@
+"""The composition root of the gateway process, and `python -m api.gateway`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.gateway import fastpath, log
+from api.gateway.admission import Admission
+from api.gateway.app import GatewayApp
+from api.gateway.drain import DrainApp
+from api.gateway.link import Link
+from api.gateway.log import event, warning
+from api.gateway.ops import OpsApp
+from api.gateway.pidfile import PidFile
+from api.gateway.server import Listener, keep_date, warn_if_public
+from api.gateway.settings import Settings, from_command_line
+from api.gateway.table import this_boot
+from orchestrator.clock import SystemClock
+from orchestrator.errors import ConfigError, Conflict, OutriderError, UsageError
+from orchestrator.paths import Paths, prepare
+
+PID_FILE = "gateway.pid"
+
+
+def run(paths: Paths, settings: Settings) -> None:
+    """Run a gateway in this process until SIGTERM or SIGINT.
+
+    Raises `Conflict` when another runs on the same folder, `CannotListen` when an
+    address is taken. Logs to standard error.
+    """
+    ready = prepare(paths)
+    pid = PidFile(ready.run_dir / PID_FILE, "gateway")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(ready, settings))
+    finally:
+        pid.close()
+
+
+async def _serve(paths: Paths, settings: Settings) -> None:
+    clock = SystemClock()
+    admission = Admission(settings.limits, wall=clock.wall())
+    link = Link(
+        admission,
+        socket=paths.control_socket,
+        table_file=paths.routing_table,
+        boot_id=this_boot(),
+        owner=paths.owner,
+        timing=settings.timing,
+    )
+    link.start_from_disk()
+    if fastpath.BROKEN is not None:
+        warning("fast_path_off", detail=fastpath.BROKEN)
+    clients = Listener(GatewayApp(admission), fastpath.protocol_for(admission, fast=settings.fast_path))
+    ops = Listener(OpsApp(admission, link), HttpToolsProtocol)
+    control = Listener(DrainApp(admission), HttpToolsProtocol)
+    stop = _stop_signal()
+
+    await control.unix(paths.gateway_socket)
+    ops_listen = await ops.tcp(settings.ops_listen, "ops_listen")
+    listen = await clients.tcp(settings.listen, "listen")
+    warn_if_public(listen, "listen")
+    background = [
+        asyncio.create_task(link.run()),
+        asyncio.create_task(keep_date([clients, ops, control], clock)),
+    ]
+    gc.collect()
+    gc.freeze()
+    event("listening", listen=str(listen), ops_listen=str(ops_listen), control=str(paths.gateway_socket))
+
+    await stop.wait()
+    event("stopping", in_flight=sum(engine.in_flight for engine in admission.engines()))
+    admission.stop()
+    clients.stop_accepting()
+    cut = await clients.finish(settings.timing.shutdown)
+    for task in background:
+        task.cancel()
+    await asyncio.gather(*background, return_exceptions=True)
+    await link.settle()
+    for listener in (ops, control):
+        listener.stop_accepting()
+        await listener.finish(1.0)
+    admission.close()
+    await asyncio.sleep(0)  # closed transports need a turn of the loop to be gone
+    with contextlib.suppress(FileNotFoundError):
+        paths.gateway_socket.unlink()
+    event("stopped", cut=cut)
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and run; the exit code (contract: 0 done, 1 failed, 2 usage, 4 refused)."""
+    log.setup()
+    try:
+        paths, settings = from_command_line(sys.argv[1:] if argv is None else argv)
+        run(paths, settings)
+    except OutriderError as error:
+        log.event("failed", 40, code=error.code, detail=error.detail, hint=error.hint)
+        match error:
+            case ConfigError() | UsageError():
+                return 2
+            case Conflict():
+                return 4
+            case _:
+                return 1
+    return 0

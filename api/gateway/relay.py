@@ -1,0 +1,440 @@
+"""One request for a model, from its body to the last byte of its answer: a state machine of plain calls.
+
+It knows nothing of the server in front: a `Responder` carries its answer, and tells
+it of a client that leaves or reads slowly. States: new -> (waiting ->) sent -> started
+-> over. The rules:
+
+- before the first byte, a lost engine is replaced by another, once; after it, never;
+- a *reused* connection that dies before the first byte is replaced by a fresh one, once;
+- a stream that has begun ends with one SSE error event and no `[DONE]`;
+- a client that leaves closes the connection to the engine, whatever the state.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from enum import Enum
+from typing import Protocol
+
+from api.gateway import body as request_body
+from api.gateway import problem
+from api.gateway.admission import SICK_FOR, Admission, Engine, Model
+from api.gateway.heads import Headers, Tags, request_head, response_head
+from api.gateway.log import warning
+from api.gateway.problem import Problem
+from api.gateway.upstream import Connection
+
+COMPLETIONS = {"/v1/chat/completions": b"/v1/chat/completions", "/v1/completions": b"/v1/completions"}
+"""The paths that are relayed: as a client asks for them, and as an engine is asked."""
+LONGEST_HEAD = 64 * 1024
+"""Bytes of a client's headers."""
+TRY_ELSEWHERE = frozenset((502, 503, 504))
+"""Answers of an engine that another one may do better."""
+EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+NOT_CACHED = (b"cache-control", b"no-cache")
+LONGEST_ERROR = 64 * 1024
+"""Bytes kept of an engine's error that has to become an SSE event."""
+
+
+class Responder(Protocol):
+    """Where an answer goes. `begin` once, then `body`, the last call with `done`; or `cut`."""
+
+    def begin(
+        self,
+        status: int,
+        headers: list[tuple[bytes, bytes]],
+        tags: Tags | None,
+        length: int | None,
+        data: bytes,
+        *,
+        done: bool,
+    ) -> None:
+        """The head and the first of the body. `length` is the body's, None when nobody knows it yet."""
+
+    def body(self, data: bytes, *, done: bool) -> None:
+        """More of the body (perhaps nothing), or its end."""
+
+    def cut(self) -> None:
+        """End the connection so that the client cannot take the answer for whole."""
+
+
+class _Waiting(Enum):
+    """Why a request waits."""
+
+    HOLD = "hold"
+    """The table says that an engine is to come."""
+    SETTLE = "settle"
+    """Its engine failed just now, and the daemon may know better in a moment."""
+
+
+class Relay:
+    """One request."""
+
+    __slots__ = (
+        "_admission",
+        "_body",
+        "_connection",
+        "_detail",
+        "_engine",
+        "_error",
+        "_fresh",
+        "_headers",
+        "_model",
+        "_opened",
+        "_path",
+        "_paused",
+        "_responder",
+        "_sent",
+        "_started",
+        "_stream",
+        "_tail",
+        "_tried",
+        "_waiting",
+        "_wants_stream",
+        "over",
+    )
+
+    def __init__(self, admission: Admission, responder: Responder, path: bytes, headers: Headers, body: bytes) -> None:
+        """`headers`: names in lower case."""
+        self._admission = admission
+        self._responder = responder
+        self._path = path
+        self._headers = headers
+        self._body = body
+        self._model: Model | None = None
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+        self._waiting: _Waiting | None = None
+        self._wants_stream = False
+        self._tried: tuple[str, ...] = ()
+        self._detail = ""
+        self._fresh = False
+        self._started = False
+        self._opened = False
+        self._stream = False
+        self._paused = False
+        self._tail = b""
+        self._error: bytearray | None = None
+        self._sent = 0.0
+        self.over = False
+
+    def start(self) -> None:
+        """Find the model and go."""
+        found = request_body.read(self._body)
+        if isinstance(found, Problem):
+            self._end(found)
+            return
+        name, self._wants_stream = found
+        model = self._admission.index.get(name)
+        if model is None:
+            self._end(problem.model_not_found(name, [known.name for known in self._admission.models()]))
+            return
+        self._model = model
+        model.arrivals += 1
+        if self._admission.stopping:
+            self._reject(problem.shutting_down())
+        else:
+            self._route(model)
+
+    # the client's side
+
+    def client_gone(self) -> None:
+        """The client left: stop the engine's work, give every place back."""
+        if self.over:
+            return
+        self.over = True
+        if self._model is not None:
+            self._model.cancelled += 1
+        self._stop_waiting()
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+        self._leave()
+
+    def pause(self) -> None:
+        """The client reads more slowly than the engine writes."""
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._connection is not None:
+            self._connection.resume()
+
+    # routing and waiting
+
+    def _route(self, model: Model) -> None:
+        engine = self._admission.pick(model, self._tried)
+        if engine is not None:
+            self._stop_waiting()
+            self._attempt(model, engine)
+            return
+        limits = self._admission.limits
+        route = model.route
+        if route is None:
+            self._reject(problem.model_not_found(model.name, [known.name for known in self._admission.models()]))
+        elif route.hold:
+            self._wait(model, _Waiting.HOLD, limits.hold_s)
+        elif self._tried:
+            self._wait(model, _Waiting.SETTLE, limits.settle_s)
+        else:
+            self._reject(problem.not_serving(model.name, route.state, route.reason, route.retry_after_s))
+
+    def _wait(self, model: Model, why: _Waiting, seconds: float) -> None:
+        if self._waiting is why:
+            return
+        self._stop_waiting()
+        comments = self._wants_stream and why is _Waiting.HOLD
+        every = self._admission.limits.held_stream_comment if comments else None
+        if model.room.enter(self, seconds, every):
+            self._waiting = why
+        else:
+            self._reject(problem.queue_full(model.name, model.room.limit, self._retry_after(model)))
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None and self._model is not None:
+            self._waiting = None
+            self._model.room.leave(self)
+
+    def recheck(self) -> None:
+        """The routing table changed."""
+        assert self._model is not None
+        self._route(self._model)
+
+    def expired(self) -> None:
+        """Waited long enough."""
+        why, self._waiting = self._waiting, None
+        model = self._model
+        assert model is not None
+        if why is _Waiting.SETTLE:
+            self._fail(model, problem.upstream_failed(model.name, self._detail))
+            return
+        reason = None if model.route is None else model.route.reason
+        waited = self._admission.limits.hold_s
+        self._reject(problem.hold_timeout(model.name, waited, reason, self._retry_after(model)))
+
+    def still_waiting(self) -> None:
+        """Keep a held stream's client, and whatever proxy stands between, from giving up."""
+        comment = b": waiting for an engine\n\n"
+        if self._opened:
+            self._responder.body(comment, done=False)
+            return
+        self._opened = True
+        headers = [EVENT_STREAM, NOT_CACHED, *self._host()]
+        self._responder.begin(200, headers, None, None, comment, done=False)
+
+    def closing(self) -> None:
+        """The gateway stops."""
+        self._waiting = None
+        self._reject(problem.shutting_down())
+
+    # one attempt at one engine
+
+    def _attempt(self, model: Model, engine: Engine) -> None:
+        head = request_head(self._path, engine.prefix, self._headers, len(self._body))
+        if len(head) > LONGEST_HEAD:
+            self._reject(problem.headers_too_large(LONGEST_HEAD))
+            return
+        self._engine = engine
+        engine.in_flight += 1
+        engine.requests += 1
+        model.in_flight += 1
+        connection = engine.pool.take()
+        if connection is None:
+            self._admission.spawn(self._dial(engine, head))
+        else:
+            self._send(connection, head)
+
+    async def _dial(self, engine: Engine, head: bytes) -> None:
+        pool = engine.pool
+        try:
+            connection = await pool.dial()
+        except OSError as error:
+            if not self.over:
+                reason = "no connection in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+                self._attempt_failed(engine, reason)
+            return
+        if self.over:
+            pool.put(connection)
+        else:
+            self._send(connection, head)
+
+    def _send(self, connection: Connection, head: bytes) -> None:
+        self._connection = connection
+        if self._paused:
+            connection.pause()
+        self._sent = time.monotonic()
+        connection.send(self, head, self._body)
+
+    def _attempt_failed(self, engine: Engine, detail: str) -> None:
+        """Nothing of an answer came. Another engine gets one chance."""
+        model = self._model
+        assert model is not None
+        engine.errors += 1
+        engine.sick_until = time.monotonic() + SICK_FOR
+        warning("engine_failed", engine=engine.id, model=model.name, detail=detail, before_first_byte=True)
+        self._leave()
+        self._detail = detail
+        if self._tried:
+            self._fail(model, problem.upstream_failed(model.name, detail))
+        else:
+            self._tried = (engine.id,)
+            self._route(model)
+
+    def _leave(self) -> None:
+        """Give the in-flight place back."""
+        engine = self._engine
+        if engine is not None and self._model is not None:
+            self._engine = None
+            self._model.in_flight -= 1
+            self._admission.leave(engine)
+
+    # what the engine says
+
+    def upstream_data(self, connection: Connection) -> None:
+        engine, model = self._engine, self._model
+        assert engine is not None
+        assert model is not None
+        if not self._started:
+            self._first_byte(connection, engine, model)
+            return
+        data = connection.take()
+        self._count(engine, data)
+        done = connection.done
+        if done:
+            self._finished(connection, model)
+        if self._error is None:
+            self._responder.body(data, done=done)
+        else:
+            self._collect_error(data, done=done)
+
+    def _first_byte(self, connection: Connection, engine: Engine, model: Model) -> None:
+        status = connection.status
+        if status in TRY_ELSEWHERE and not self._tried:
+            other = self._admission.pick(model, (engine.id,))
+            if other is not None:
+                self._connection = None
+                connection.abort()
+                engine.errors += 1
+                self._leave()
+                self._tried = (engine.id,)
+                self._attempt(model, other)
+                return
+        self._started = True
+        self._body = b""
+        self._headers = ()
+        engine.ttfb = ttfb = time.monotonic() - self._sent
+        engine.sick_until = 0.0
+        model.first_byte_after(ttfb)
+        head = response_head(connection.headers)
+        self._stream = head.stream and head.length is None
+        data = connection.take()
+        self._count(engine, data)
+        tags = engine.tags
+        done = connection.done
+        if done:
+            self._finished(connection, model)
+        if not self._opened:
+            self._responder.begin(status, head.headers, tags, head.length, data, done=done)
+        elif self._stream and status == 200:
+            self._responder.body(tags.comment + data, done=done)
+        else:
+            self._error = bytearray()
+            self._collect_error(data, done=done)
+
+    def _count(self, engine: Engine, data: bytes) -> None:
+        engine.bytes += len(data)
+        engine.last_byte = time.monotonic()
+        if self._stream:
+            engine.events += data.count(b"\n\n")
+            self._tail = data[-2:]
+
+    def _finished(self, connection: Connection, model: Model) -> None:
+        self.over = True
+        self._connection = None
+        if connection.status < 500:
+            model.completed += 1
+        else:
+            model.failed += 1
+        connection.release()
+        self._leave()
+
+    def _collect_error(self, data: bytes, *, done: bool) -> None:
+        """A stream was opened while it waited, and the engine did not answer with one: say it as an event."""
+        assert self._error is not None
+        if len(self._error) < LONGEST_ERROR:
+            self._error += data
+        if done:
+            self._responder.body(_as_event(bytes(self._error)), done=True)
+
+    def upstream_lost(self, connection: Connection, detail: str) -> None:
+        self._connection = None
+        engine, model = self._engine, self._model
+        assert engine is not None
+        assert model is not None
+        if self._started:
+            self._lost(engine, model, detail)
+        elif connection.served > 1 and not self._fresh:
+            self._fresh = True
+            head = request_head(self._path, engine.prefix, self._headers, len(self._body))
+            self._admission.spawn(self._dial(engine, head))
+        else:
+            self._attempt_failed(engine, detail)
+
+    def _lost(self, engine: Engine, model: Model, detail: str) -> None:
+        """The engine was lost in the middle of its answer: nobody can continue that unseen."""
+        self.over = True
+        engine.errors += 1
+        engine.sick_until = time.monotonic() + SICK_FOR
+        model.failed += 1
+        warning("engine_failed", engine=engine.id, model=model.name, detail=detail, before_first_byte=False)
+        self._leave()
+        if self._stream or self._opened:
+            separator = b"" if self._tail in {b"", b"\n\n"} else b"\n\n"
+            self._responder.body(separator + problem.upstream_lost(model.name, detail).event(), done=True)
+        else:
+            self._responder.cut()
+
+    # ends without an engine
+
+    def _reject(self, reason: Problem) -> None:
+        if self._model is not None:
+            self._model.rejected += 1
+        self._end(reason)
+
+    def _fail(self, model: Model, reason: Problem) -> None:
+        model.failed += 1
+        self._end(reason)
+
+    def _end(self, reason: Problem) -> None:
+        self._stop_waiting()
+        self.over = True
+        if self._opened:
+            self._responder.body(reason.event(), done=True)
+            return
+        body = reason.body()
+        headers = [*reason.headers(), *self._host()]
+        self._responder.begin(reason.status, headers, None, len(body), body, done=True)
+
+    def _host(self) -> list[tuple[bytes, bytes]]:
+        table = self._admission.table
+        return [] if table is None else [(b"x-outrider-host", table.host.encode())]
+
+    def _retry_after(self, model: Model) -> float:
+        """Seconds. The daemon's forecast, or a guess that keeps a crowd from coming back at once."""
+        route = model.route
+        return 5.0 if route is None or route.retry_after_s is None else route.retry_after_s
+
+
+def _as_event(body: bytes) -> bytes:
+    """An engine's error body as one SSE event."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or "error" not in document:
+        text = body[:500].decode(errors="replace")
+        return Problem(502, "upstream_failed", f"the engine answered with an error: {text}").event()
+    return b"data: " + json.dumps(document).encode() + b"\n\n"

@@ -1,0 +1,20 @@
+"""One gateway process per module and path (fast, plain ASGI), shared by the module's tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from tests.gateway.stack import Stack
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package", params=["fast", "asgi"])
+async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """A running gateway; tests use models and engines of their own names."""
+    options = [] if request.param == "fast" else ["--no-fast-path"]
+    started = await Stack.start(tmp_path_factory.mktemp("gw"), "--max-waiting", "3", *options)
+    yield started
+    assert await started.stop() == 0
+    assert not [line for line in started.gateway.log if line["level"] == "error"]
