@@ -1,0 +1,86 @@
+"""Looks at the files that a model names, and remembers what it saw until they change. Blocking."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from orchestrator import gguf_file
+from orchestrator.errors import ModelFileError
+from orchestrator.file_facts import FileFacts, FileProblem, location, stored_at
+from orchestrator.models import Drafter, Format, ModelEntry, Variant
+
+MOST_REMEMBERED = 1024
+
+
+class FileReader:
+    """Reads model files once: facts are kept by path, size, inode and modification time."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int, int, int], FileFacts | FileProblem] = {}
+
+    def inspect(self, entry: ModelEntry, store: Path) -> dict[str, FileFacts | FileProblem]:
+        """What is known of the entry's files, for `planner.plan`. Blocking: call it off the event loop.
+
+        Weights of a repository that are not here yet are absent from the answer (they can be
+        fetched); a `path` that is not there is a problem.
+        """
+        found: dict[str, FileFacts | FileProblem] = {}
+        things: list[Variant | Drafter] = [*entry.variants, *entry.drafters]
+        for thing in things:
+            seen = self._look(thing, store)
+            if seen is not None:
+                found[location(thing)] = seen
+        return found
+
+    def _look(self, thing: Variant | Drafter, store: Path) -> FileFacts | FileProblem | None:
+        path = stored_at(str(store), thing)
+        try:
+            info = os.stat(path)
+        except OSError as error:
+            if thing.path is None and isinstance(error, FileNotFoundError):
+                return None
+            info = None
+        if thing.format is Format.SAFETENSORS:
+            return _folder(thing, path) if info is not None else FileProblem(path, f"{path} does not exist")
+        key = (path, 0, 0, 0) if info is None else (path, info.st_size, info.st_ino, info.st_mtime_ns)
+        known = self._seen.get(key) if info is not None else None
+        if known is None:
+            known = _read(path)
+            if len(self._seen) >= MOST_REMEMBERED:
+                self._seen.clear()
+            self._seen[key] = known
+        return known
+
+
+def _read(path: str) -> FileFacts | FileProblem:
+    try:
+        return gguf_file.read(path)
+    except ModelFileError as error:
+        return FileProblem(path, error.detail, error.hint)
+
+
+def _folder(thing: Variant | Drafter, path: str) -> FileFacts | FileProblem:
+    """A folder of safetensors: only its size is taken from it; the catalogue knows the shape."""
+    real = os.path.realpath(path)
+    if not os.path.isdir(real):
+        return FileProblem(path, f"{path} is no folder", "safetensors models are folders with a config.json")
+    size = 0
+    try:
+        with os.scandir(real) as entries:
+            size = sum(e.stat().st_size for e in entries if e.name.endswith(".safetensors") and e.is_file())
+    except OSError as error:
+        return FileProblem(path, f"{path} cannot be read: {error.strerror or error}")
+    if not size or not os.path.isfile(os.path.join(real, "config.json")):
+        return FileProblem(path, f"{path} holds no complete model", "*.safetensors and config.json are needed")
+    return FileFacts(
+        path=real,
+        size=size,
+        format=Format.SAFETENSORS,
+        architecture=None,
+        name=None,
+        shape=thing.shape,
+        tensor_bytes=size,
+        vocab=None,
+        tokens_digest=None,
+    )
