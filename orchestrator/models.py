@@ -110,6 +110,17 @@ class Drafter(Frozen):
         return self
 
 
+class Ngram(Frozen):
+    """How `ngram` looks drafts up in the context. The defaults are llama.cpp's own (`--spec-default`)
+    and suit real text; `simple` with short sizes suits short, repetitive answers."""
+
+    kind: Literal["mod", "simple"] = "mod"
+    match: int = Field(default=24, gt=0, le=256)
+    """Tokens that must match before a draft is made (`simple`: its size n)."""
+    longest: int = Field(default=64, gt=0, le=256)
+    """The longest draft (`simple`: its size m)."""
+
+
 class Speculation(Frozen):
     """How a model is to be sped up, and when to stop that.
 
@@ -122,6 +133,7 @@ class Speculation(Frozen):
     method: Literal["auto"] | Method = "auto"
     drafter: Name | None = None
     draft_tokens: int | None = Field(default=None, gt=0, le=64)
+    ngram: Ngram = Ngram()
     policy: Literal["off", "qps"] = "off"
     drop_above: float = Field(default=8.0, gt=0)
     resume_below: float = Field(default=4.0, ge=0)

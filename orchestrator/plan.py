@@ -179,6 +179,10 @@ class Rejected:
     text: str
     expected_memory: ExpectedMemory | None = None
     source: str | None = None
+    evidence: Evidence | None = None
+    """What was known of the combination; None where it never came to that."""
+    drafter: str | None = None
+    image: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: the contract's `{..., rejected: {code, text}}`."""
