@@ -1,0 +1,167 @@
+"""What the catalogue holds: images, and what is known of combinations. Values that decide nothing. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from orchestrator.memory_fit import Backend, KvType
+from orchestrator.models import Frozen, ModelEntry, Runtime
+from orchestrator.plan import Evidence, Method
+
+EMBEDDED_IMAGE = "localhost/outrider/llama-cpu"
+"""The CPU engine that is built from the wheel on the host itself."""
+
+_TERM = re.compile(r"^(<=|>=|==|<|>)(\d+(?:\.\d+)*)$")
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """`v0.33.0` as (0, 33, 0); a suffix that is no number ends it."""
+    numbers = []
+    for part in text.lstrip("vb").split("."):
+        match = re.match(r"\d+", part)
+        if match is None:
+            break
+        numbers.append(int(match[0]))
+        if match[0] != part:
+            break
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def in_range(version: str | None, versions: str | None) -> bool:
+    """Whether a version is in a range such as `>=0.27.1,<0.34`. No range holds all; an unknown version is in none."""
+    if not versions:
+        return True
+    have = () if version is None else version_numbers(version)
+    if not have:
+        return False
+    for term in versions.split(","):
+        match = _TERM.match(term.strip())
+        if match is None:
+            return False
+        bound = version_numbers(match[2])
+        holds = {"<=": have <= bound, ">=": have >= bound, "==": have == bound, "<": have < bound, ">": have > bound}
+        if not holds[match[1]]:
+            return False
+    return True
+
+
+def _range(text: str) -> str:
+    wrong = [term for term in text.split(",") if not _TERM.match(term.strip())]
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is no version bound; write for example '>=0.27.1,<0.34'")
+    return text
+
+
+VersionRange = Annotated[str, AfterValidator(_range)]
+
+
+class ImageEntry(Frozen):
+    """A container image that can run a runtime, and what it needs of the host.
+
+    `vendor` None is an image for the CPU. `arch` are patterns (`sm_[89]*`); none means any of
+    the vendor's. `slots` limits how many sequences a method may have in this build. `speed` is
+    a prior: single-stream decode next to llama.cpp on the same device.
+    """
+
+    name: str
+    reference: str
+    runtime: Runtime
+    backend: Backend
+    version: str | None = None
+    vendor: str | None = None
+    arch: tuple[str, ...] = ()
+    unified: bool | None = None
+    cuda: str | None = None
+    profile: str = "strict"
+    prefix: tuple[str, ...] = ()
+    methods: tuple[Method, ...] = ()
+    slots: Mapping[Method, int] = Field(default_factory=dict)
+    eager: bool = False
+    shm: int | None = Field(default=None, gt=0)
+    speed: float = Field(default=1.0, gt=0)
+    source: str
+
+    def serves(self, vendor: str | None, arch: str | None) -> bool:
+        """Whether it was built for such a device (None, None: the CPU)."""
+        if self.vendor != vendor:
+            return False
+        return not self.arch or (arch is not None and any(fnmatchcase(arch, pattern) for pattern in self.arch))
+
+
+class Combination(Frozen):
+    """What is known of a model, variant, runtime, device and method together.
+
+    Names are patterns. `gain` is single-stream decode next to no speculation, `crossover` the
+    number of running requests from which speculation no longer pays. A `proven` past `expires`
+    counts as `untried`, and so does one for another version.
+    """
+
+    model: str = "*"
+    variant: str = "*"
+    runtime: Runtime
+    image: str = "*"
+    arch: str = "*"
+    method: Method
+    drafter: str = "*"
+    evidence: Evidence
+    versions: VersionRange | None = None
+    draft_tokens: int | None = Field(default=None, gt=0, le=64)
+    gain: float | None = Field(default=None, gt=0)
+    crossover: int | None = Field(default=None, gt=0)
+    context_limit: int | None = Field(default=None, gt=0)
+    kv: KvType | None = None
+    attention_backend: str | None = None
+    date: dt.date
+    expires: dt.date | None = None
+    source: str
+    note: str | None = None
+
+    def covers(
+        self, *, model: str, variant: str, runtime: Runtime, image: str, arch: str, method: Method, drafter: str
+    ) -> bool:
+        """Whether it speaks about these (the version is judged apart)."""
+        if self.runtime is not runtime or self.method is not method:
+            return False
+        pairs = (
+            (model, self.model),
+            (variant, self.variant),
+            (image, self.image),
+            (arch, self.arch),
+            (drafter, self.drafter),
+        )
+        return all(fnmatchcase(value, pattern) for value, pattern in pairs)
+
+
+class Catalogue(Frozen):
+    """All that ships, with the user's models laid over it by name. `origins`: model -> file."""
+
+    models: tuple[ModelEntry, ...] = ()
+    images: tuple[ImageEntry, ...] = ()
+    combinations: tuple[Combination, ...] = ()
+    origins: Mapping[str, str] = Field(default_factory=dict)
+
+    def model(self, name: str) -> ModelEntry | None:
+        """By public name, else by alias (names win over aliases)."""
+        for entry in self.models:
+            if entry.name == name:
+                return entry
+        return next((entry for entry in self.models if name in entry.aliases), None)
+
+    def overlay(self, models: tuple[ModelEntry, ...], origins: Mapping[str, str] | None = None) -> Catalogue:
+        """The same with the user's models: an entry of the same name replaces the shipped one whole."""
+        theirs = {entry.name for entry in models}
+        kept = tuple(entry for entry in self.models if entry.name not in theirs)
+        return self.model_copy(
+            update={
+                "models": (*kept, *models),
+                "origins": {**self.origins, **(origins or dict.fromkeys(theirs, "user"))},
+            }
+        )

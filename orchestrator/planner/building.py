@@ -1,0 +1,219 @@
+"""From a fitted candidate to a plan: container paths, argv, environment, mounts, reasons."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass, replace
+
+from hosts.facts import HostFacts
+from orchestrator.file_facts import stored_at
+from orchestrator.memory_fit import Backend, explain, vllm_pool
+from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Variant
+from orchestrator.plan import MODEL_FOLDER, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
+from orchestrator.planner.candidates import Candidate
+from orchestrator.planner.fitting import Fitted
+from orchestrator.planner.wishes import Preferences
+from orchestrator.runtimes import LaunchRequest, adapter
+
+MOST_THREADS = 16
+_IMAGE_ID = re.compile(r"^(sha256:)?[0-9a-f]{64}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the plan is to run: the host, the store's folder there, the model and the wishes."""
+
+    entry: ModelEntry
+    facts: HostFacts
+    store: str
+    wish: Preferences
+
+
+@dataclass(frozen=True, slots=True)
+class _Mounted:
+    """A model's place in the container."""
+
+    mount: PlanMount
+    path: str
+
+
+def build(site: Site, fitted: Fitted) -> Plan | Rejected:
+    """The plan, or why its engine would not start."""
+    candidate = fitted.candidate
+    target = _mounted(site.store, candidate.variant, candidate, "target")
+    drafter = None if candidate.drafter is None else _mounted(site.store, candidate.drafter, candidate, "drafter")
+    request = _request(site, fitted, target, drafter)
+    runtime = adapter(candidate.image.runtime)
+    refusal = runtime.refuses(request)
+    if refusal is not None:
+        return candidate.reject(refusal.code, refusal.text, refusal.source)
+    command = runtime.command(request)
+    image, device = candidate.image, candidate.device
+    return Plan(
+        model=site.entry.name,
+        variant=candidate.variant.name,
+        runtime=image.runtime.value,
+        runtime_version=image.version,
+        image=image.reference,
+        method=candidate.method,
+        draft_tokens=fitted.draft_tokens,
+        drafter=None if candidate.drafter is None else candidate.drafter.name,
+        context=fitted.context,
+        parallel=fitted.parallel,
+        argv=command.argv,
+        env=dict(command.env),
+        devices=() if device is None else device.devices,
+        groups=() if device is None else device.groups,
+        mounts=tuple(m.mount for m in (target, drafter) if m is not None),
+        caches=tuple((_volume(purpose, image.reference, request.arch), path) for purpose, path in command.caches),
+        limits=Limits(memory=None, shm=image.shm),
+        profile=image.profile,
+        socket=runtime.socket,
+        expected_memory=fitted.expected,
+        evidence=candidate.evidence,
+        reasons=_reasons(site, fitted),
+        image_resolved=bool(_IMAGE_ID.match(image.reference)),
+    )
+
+
+def resolve(plan: Plan, image_id: str) -> Plan:
+    """The same plan with the image's id in place of its reference: this fixes the digest."""
+    caches = tuple((_renamed(name, image_id), path) for name, path in plan.caches)
+    reasons = tuple(r for r in plan.reasons if r.code != "image_unresolved")
+    return replace(plan, image=image_id, image_resolved=True, caches=caches, reasons=reasons)
+
+
+def _volume(purpose: str, image: str, arch: str | None) -> str:
+    """A compile cache's volume: kernels belong to one image and one architecture."""
+    return f"outrider-{purpose}-{hashlib.sha256(image.encode()).hexdigest()[:12]}-{arch or 'any'}"
+
+
+def _renamed(name: str, image: str) -> str:
+    """`_volume`'s name for another image."""
+    _, purpose, _, arch = name.split("-", 3)
+    return _volume(purpose, image, arch)
+
+
+def _mounted(store: str, thing: Variant | Drafter, candidate: Candidate, role: str) -> _Mounted:
+    """The folder of a GGUF file, or the folder that safetensors are; never the root of the file system."""
+    file = candidate.target if role == "target" else candidate.drafter_file
+    source = stored_at(store, thing) if file is None else file.path
+    inside = f"{MODEL_FOLDER}/{role}"
+    if thing.format is not Format.GGUF:
+        return _Mounted(PlanMount(source, inside), inside)
+    folder, _, name = source.rpartition("/")
+    if not folder:
+        return _Mounted(PlanMount(source, f"{inside}/{name}"), f"{inside}/{name}")
+    return _Mounted(PlanMount(folder, inside), f"{inside}/{name}")
+
+
+def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | None) -> LaunchRequest:
+    candidate, demand = fitted.candidate, fitted.demand
+    device, known, wish = candidate.device, candidate.known, site.wish
+    ngram = wish.ngram or Ngram()
+    if candidate.method is Method.NGRAM:
+        ngram = ngram.model_copy(update={"longest": fitted.draft_tokens})
+    threads = None
+    if candidate.image.backend is Backend.CPU:
+        threads = wish.threads or default_threads(site.facts)
+    pool = vllm_pool(demand) if candidate.image.runtime is Runtime.VLLM else None
+    crossover = None if known is None else known.crossover
+    schedule: tuple[tuple[int, int, int], ...] = ()
+    if candidate.image.runtime is Runtime.VLLM and crossover is not None and 1 < crossover <= fitted.parallel:
+        schedule = ((1, crossover - 1, fitted.draft_tokens), (crossover, fitted.parallel, 0))
+    return LaunchRequest(
+        model=target.path,
+        names=(site.entry.name, *site.entry.aliases),
+        method=candidate.method,
+        drafter=None if drafter is None else drafter.path,
+        draft_tokens=fitted.draft_tokens,
+        context=fitted.context,
+        parallel=fitted.parallel,
+        backend=candidate.image.backend,
+        arch=None if device is None else device.arch,
+        threads=threads,
+        ngram=ngram,
+        prefix=candidate.image.prefix,
+        kv=demand.kv,
+        attention_backend=wish.attention_backend or (None if known is None else known.attention_backend),
+        kv_pool=None if pool is None else pool.bytes,
+        memory_share=_share(fitted),
+        state_bits=demand.state_bits,
+        batch=demand.batch if candidate.image.runtime is Runtime.VLLM else None,
+        eager=candidate.image.eager,
+        mla=candidate.shape is not None and candidate.shape.kv_lora_rank is not None,
+        schedule=schedule,
+    )
+
+
+def default_threads(facts: HostFacts) -> int:
+    """Half of what the host offers (its cores, where there are two threads a core): the gateway needs
+    the rest, and spinning threads of llama.cpp on a shared machine cost it a factor of ten."""
+    return max(1, min(facts.cpu.threads // 2, MOST_THREADS))
+
+
+def _share(fitted: Fitted) -> float | None:
+    """vLLM refuses to start when less than this share of the device is free; the pool has its own size."""
+    device = fitted.candidate.device
+    if fitted.candidate.image.runtime is not Runtime.VLLM or device is None or not device.memory_total:
+        return None
+    return min(max(math.floor(100 * fitted.expected.total / device.memory_total) / 100, 0.05), 0.95)
+
+
+def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
+    candidate, known, wish = fitted.candidate, fitted.candidate.known, site.wish
+    reasons = [_method_reason(candidate, wish), _evidence_reason(candidate)]
+    reasons.append(Reason("fits", f"takes {explain(fitted.expected)}", candidate.variant.source))
+    said = wish.context is not None and wish.parallel is not None
+    text = f"{fitted.context} tokens for each of {fitted.parallel} sequences" + (
+        "" if said else ": the largest usual size that fits"
+    )
+    reasons.append(Reason("size", text))
+    reasons += fitted.reasons
+    if candidate.shape is None:
+        reasons.append(Reason("shape_unknown", "KV cache and compute are not counted: the model's shape is not known"))
+    if known is not None and known.crossover is not None and candidate.method is not Method.NONE:
+        text = f"drafting stops paying at about {known.crossover} running requests"
+        reasons.append(Reason("crossover", text, known.source))
+    if candidate.device is None:
+        reasons.append(Reason("cpu_only", _cpu_text(site)))
+    if candidate.target is None:
+        place = stored_at(site.store, candidate.variant)
+        reasons.append(Reason("weights_missing", f"the weights are not on this host: they belong at {place}"))
+    if candidate.drafter is not None and candidate.drafter_file is None:
+        place = stored_at(site.store, candidate.drafter)
+        reasons.append(Reason("drafter_missing", f"the drafter is not on this host: it belongs at {place}"))
+    if not _IMAGE_ID.match(candidate.image.reference):
+        text = f"{candidate.image.reference} is resolved to an image id before the start, which fixes the digest"
+        reasons.append(Reason("image_unresolved", text))
+    return tuple(reasons)
+
+
+def _cpu_text(site: Site) -> str:
+    if site.facts.accelerators:
+        return "runs on the CPU, for its image was asked for; this host has a GPU"
+    return "runs on the CPU: this host has no GPU that was found"
+
+
+def _method_reason(candidate: Candidate, wish: Preferences) -> Reason:
+    if wish.method is not None:
+        return Reason("method", f"{candidate.method} was asked for")
+    if candidate.method is Method.NONE:
+        return Reason("method", "no speculation: no drafter fits this model, host and memory better")
+    gain = None if candidate.known is None else candidate.known.gain
+    seen = "" if gain is None else f", {gain:.2f}x seen for a single stream"
+    drafter = "" if candidate.drafter is None else f" with {candidate.drafter.name}"
+    source = None if candidate.known is None else candidate.known.source
+    return Reason("method", f"{candidate.method}{drafter} is the best that fits{seen}", source)
+
+
+def _evidence_reason(candidate: Candidate) -> Reason:
+    known = candidate.known
+    if known is None:
+        return Reason("evidence", "untried: nobody is known to have run this combination")
+    when = f"{candidate.evidence} ({known.date.isoformat()})"
+    if candidate.evidence is Evidence.UNTRIED and known.evidence is Evidence.PROVEN:
+        when = f"untried here: proven {known.date.isoformat()} for versions {known.versions or 'of then'}"
+    return Reason("evidence", when if known.note is None else f"{when}: {known.note}", known.source)
