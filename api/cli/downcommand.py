@@ -26,8 +26,8 @@ from orchestrator.timing import Timing
 
 ENGINES = Timing().shutdown + 2 * Timing().stop_grace
 """Seconds the daemon gets to end all engines and itself."""
-GRACE = 10.0
-"""Seconds between SIGTERM and SIGKILL."""
+GRACE = Timing().shutdown + 5
+"""Seconds between SIGTERM and SIGKILL: a gateway that is told to end finishes what is in flight."""
 PODMAN = 20.0
 """Seconds for one thing asked of Podman."""
 
@@ -145,10 +145,10 @@ async def _remove_containers(socket: str, owner: str) -> int:
 
 
 def _remove_leftovers(paths: Paths, *kinds: Kind) -> None:
-    """Sockets, pid files and engines' folders of processes that are gone."""
+    """Sockets and engines' folders of processes that are gone. Pid files stay: they are locks."""
     if any(kind.pid() is not None for kind in kinds):
         return
-    for file in (paths.control_socket, paths.gateway_socket, *(kind.pid_file for kind in kinds)):
+    for file in (paths.control_socket, paths.gateway_socket):
         file.unlink(missing_ok=True)
     if paths.engines.is_dir():
         for folder in paths.engines.iterdir():

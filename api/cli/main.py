@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from api.cli import chat, configuration, downcommand, lifecycle, processes, upcommand, views
+from api.cli import chat, configuration, downcommand, image, library, lifecycle, offline, processes, upcommand, views
 from api.cli.options import resolve
 from api.cli.output import note, print_error, print_json
 from containers.errors import OutriderError
@@ -60,7 +60,18 @@ def _options(
     ctx.obj = resolve(config, state_dir)
 
 
-for _module in (upcommand, downcommand, processes, lifecycle, chat, views, configuration):
+for _module in (
+    upcommand,
+    downcommand,
+    processes,
+    lifecycle,
+    chat,
+    views,
+    library,
+    offline,
+    configuration,
+    image,
+):
     _module.register(app)
 
 

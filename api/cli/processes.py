@@ -50,12 +50,20 @@ def daemon(ctx: typer.Context) -> None:
 
 def gateway(ctx: typer.Context) -> None:
     """Run the data plane in the foreground: what clients talk to."""
-    from api.gateway.main import run as run_gateway
-    from orchestrator.config import load
-    from orchestrator.paths import prepare
+    sys.stdout.flush()
+    # Its process has no use for what the command line imports, so it takes this one's place.
+    argv = gateway_argv(common(ctx))
+    os.execv(argv[0], argv)  # noqa: S606 - our own interpreter, an argument list
 
-    paths = prepare(common(ctx).paths)
-    raise typer.Exit(run_gateway(paths, load(paths).gateway))
+
+def daemon_argv(options: Common) -> list[str]:
+    """The daemon's command line. `-P` keeps a folder named `api` in the present folder out of it."""
+    return [sys.executable, "-P", "-m", "api.cli", *options.arguments, "daemon"]
+
+
+def gateway_argv(options: Common) -> list[str]:
+    """The gateway's command line."""
+    return [sys.executable, "-P", "-m", "api.gateway", *options.arguments]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ def pause(seconds: float = STEP) -> None:
 
 def spawn(kind: Kind, options: Common) -> subprocess.Popen[bytes]:
     """Start the process in a session of its own, so that a terminal's Ctrl-C does not reach it."""
-    argv = [sys.executable, "-P", "-m", "api.cli", *options.arguments, kind.command]
+    argv = daemon_argv(options) if kind.command == "daemon" else gateway_argv(options)
     with kind.log.open("ab") as log:
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd="/"
@@ -144,7 +152,6 @@ def end(kind: Kind, *, first: float, grace: float) -> bool:
     and after `grace` seconds SIGKILL. False when there was none."""
     pid = kind.pid()
     if pid is None:
-        kind.pid_file.unlink(missing_ok=True)
         return False
 
     def gone() -> bool:
@@ -160,7 +167,6 @@ def end(kind: Kind, *, first: float, grace: float) -> bool:
                 break
         else:
             raise OutriderError(f"the {kind.command} (pid {pid}) does not end", hint=f"look at /proc/{pid}/stack")
-    kind.pid_file.unlink(missing_ok=True)
     return True
 
 

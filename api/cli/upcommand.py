@@ -34,7 +34,6 @@ HEALTHY = 30.0
 """Seconds that the daemon, the gateway and Podman each get to answer."""
 LOAD = Timing().load
 """Seconds until the models must be ready, unless --timeout says otherwise."""
-DEFAULT_MODEL = "smollm2"
 
 
 def register(app: typer.Typer) -> None:
@@ -50,9 +49,7 @@ def up(
     ] = False,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", metavar="MODEL", help=f"Start this model too [default: {DEFAULT_MODEL} if there is none]"
-        ),
+        typer.Option("--model", metavar="MODEL", help="Start this model too; smollm2 if none is configured."),
     ] = None,
     no_model: Annotated[bool, typer.Option("--no-model", help="Start daemon and gateway only.")] = False,
     timeout: Timeout = LOAD,
@@ -72,7 +69,7 @@ def up(
             with ticker("looking at what runs") as shown:
                 fresh = run.start(shown)
                 with Client(options.paths) as client:
-                    ready = [] if no_model else models_ready(client, options, model, shown, timeout=timeout)
+                    ready = [] if no_model else models_ready(client, model, shown, timeout=timeout)
             document = answer(run.config, options, ready, fresh=fresh)
             if as_json:
                 print_json(document)
@@ -102,8 +99,9 @@ class Up:
         missing = [kind for kind in (daemon, gateway) if kind.pid() is None]
         self._check_ports(daemon in missing, gateway in missing)
         self.began = frozenset(kind.command for kind in missing)
-        shown.update("podman: looking for its API")
-        self._podman()
+        if missing:
+            shown.update("podman: looking for its API")
+            asyncio.run(self._podman(shown))
         for kind in (daemon, gateway):
             if kind in missing:
                 shown.update(f"{kind.command}: starting")
@@ -149,19 +147,31 @@ class Up:
             wanted.append(("[api] listen", self.config.api.listen))
         processes.check_free(wanted)
 
-    def _podman(self) -> None:
+    async def _podman(self, shown: Ticker) -> None:
+        """A Podman service that goes on after us, and the embedded engine's image in it."""
+        from api.cli.image import ensure_embedded
+        from containers.podman import Podman
         from containers.service import ensure
 
-        asyncio.run(ensure(self.options.paths.run_dir, socket=self.config.podman.socket, limit=HEALTHY))
+        paths = self.options.paths
+        found = await ensure(paths.run_dir, socket=self.config.podman.socket, limit=HEALTHY)
+        podman = Podman(found.socket, call_timeout=HEALTHY)
+        try:
+            info = await ensure_embedded(podman, paths, lambda line: shown.update(f"image: {line}"))
+            shown.done(f"image: {info.names[0] if info.names else info.id}")
+        finally:
+            await podman.close()
 
     def _healthy(self, kind: Kind) -> None:
         """Wait until the process answers; its last log lines when it dies instead."""
         child = self.children.get(kind.command)
 
         def answers() -> bool:
+            if is_healthy(kind, self.options):
+                return True
             if child is not None and child.poll() is not None:
                 raise processes.died(kind, child.returncode)
-            return is_healthy(kind, self.options)
+            return False
 
         if not processes.until(answers, HEALTHY):
             raise TimedOut(f"the {kind.command} does not answer after {HEALTHY:g} s", hint=f"its log is {kind.log}")

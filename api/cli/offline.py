@@ -1,0 +1,254 @@
+"""`outrider probe`, `outrider plan` and `outrider catalog`: what needs no daemon."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.options import Json, Model, common
+from api.cli.output import print_json, print_table, say, size
+from orchestrator.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from hosts.facts import HostFacts
+    from orchestrator.catalogue import Catalogue
+    from orchestrator.config import Config
+    from orchestrator.models import ModelEntry
+    from orchestrator.plan import Planned
+
+REFUSED = 4
+catalog_app = typer.Typer(no_args_is_help=True, help="Look at the models, images and combinations that ship.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(probe)
+    app.command()(plan)
+    app.add_typer(catalog_app, name="catalog")
+
+
+def probe(as_json: Json = False) -> None:
+    """Say what this machine is: processor, memory, accelerators, and what could not be found out."""
+    from api.cli.views import host_lines
+    from hosts.probe import probe as look
+
+    document = look().to_dict()
+    if as_json:
+        print_json(document)
+        return
+    for line in host_lines(document):
+        say(line)
+    for problem in document["problems"]:
+        say(f"problem   [{problem['code']}] {problem['detail']}")
+        if problem["hint"]:
+            say(f"          hint: {problem['hint']}")
+
+
+def plan(
+    ctx: typer.Context,
+    model: Model,
+    *,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="Plan for this shipped host instead of this machine."),
+    ] = None,
+    facts: Annotated[
+        Path | None, typer.Option("--facts", metavar="FILE", help="Plan for the host of this file (`probe --json`).")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="K=V,...", help="As if the model said so, such as context=8192,method=none."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what would be launched for a model, why, and what was turned down. Starts nothing."""
+    from orchestrator import planner
+    from orchestrator.clock import SystemClock
+    from orchestrator.config import load
+    from orchestrator.model_files import FileReader
+
+    paths = common(ctx).paths
+    if profile is not None and facts is not None:
+        raise UsageError("--profile and --facts both name a host", hint="give one of them")
+    config = load(paths)
+    catalogue = _catalogue(config)
+    entry = find_model(catalogue, model)
+    planned = planner.plan(
+        entry,
+        _facts(profile, facts),
+        catalogue,
+        FileReader().inspect(entry, paths.store),
+        what_if=pairs(what_if or []),
+        defaults=planner.Preferences(
+            context=config.defaults.context,
+            parallel=config.defaults.parallel,
+            threads=config.defaults.threads,
+            image=config.defaults.image,
+        ),
+        store=str(paths.store),
+        today=dt.datetime.fromtimestamp(SystemClock().wall(), tz=dt.UTC).date(),
+    )
+    if as_json:
+        print_json(planned.to_dict())
+    else:
+        _print_planned(planned)
+    if planned.plan is None:
+        raise typer.Exit(REFUSED)
+
+
+def pairs(texts: Sequence[str]) -> dict[str, str]:
+    """`--what-if a=1,b=2 --what-if c=3` as a mapping. Raises `UsageError` for what is no pair."""
+    found: dict[str, str] = {}
+    for pair in (part for text in texts for part in text.split(",") if part.strip()):
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip() or not value.strip():
+            raise UsageError(f"--what-if: {pair!r} is no KEY=VALUE", hint="such as --what-if context=8192,method=none")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _facts(profile: str | None, file: Path | None) -> HostFacts:
+    from hosts.facts import FactsError, HostFacts
+    from hosts.probe import probe as look
+
+    if profile is not None:
+        from orchestrator.profiles import profile as shipped
+
+        return shipped(profile)
+    if file is None:
+        return look()
+    try:
+        data = json.loads(file.read_bytes())
+        if not isinstance(data, Mapping):
+            raise FactsError("expected a table")
+        return HostFacts.from_dict(data)
+    except OSError as error:
+        raise NotFound(
+            f"--facts {file}: {error.strerror}", hint="name a file that `outrider probe --json` made"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"--facts {file}: {error}", hint="`outrider probe --json` shows the form") from error
+
+
+def _catalogue(config: Config) -> Catalogue:
+    from orchestrator.catalogue import shipped
+
+    return shipped().overlay(config.models, config.origins)
+
+
+def find_model(catalogue: Catalogue, name: str) -> ModelEntry:
+    """The model of this name or alias; `NotFound` with the nearest names there are."""
+    from orchestrator.config_problems import did_you_mean
+
+    entry = catalogue.model(name)
+    if entry is None:
+        known = [known for m in catalogue.models for known in (m.name, *m.aliases)]
+        raise NotFound(f"there is no model {name!r}", hint=did_you_mean(name, known, listed="models"))
+    return entry
+
+
+def _print_planned(planned: Planned) -> None:
+    chosen = planned.plan
+    if chosen is None:
+        say("no plan: everything was turned down")
+    else:
+        drafts = f", {chosen.draft_tokens} tokens a draft" if chosen.draft_tokens else ""
+        drafter = f" by {chosen.drafter}" if chosen.drafter else ""
+        memory = chosen.expected_memory
+        budget = "" if memory.budget is None else f" of {size(memory.budget)}"
+        say(f"model     {chosen.model}, variant {chosen.variant}")
+        say(f"engine    {chosen.runtime} {chosen.runtime_version or ''} in {chosen.image}".replace("  ", " "))
+        say(f"method    {chosen.method}{drafter}{drafts} ({chosen.evidence})")
+        say(f"size      {chosen.context} tokens a sequence, {chosen.parallel} at once")
+        say(f"memory    {size(memory.total)}{budget}")
+        say(f"devices   {', '.join(chosen.devices) or 'none: the CPU'}")
+        say(f"digest    {chosen.digest}")
+        say(f"argv      {' '.join(chosen.argv)}")
+        for reason in chosen.reasons:
+            say(f"reason    [{reason.code}] {reason.text}{f' ({reason.source})' if reason.source else ''}")
+    others = [(p.runtime, p.variant, str(p.method), f"possible: {p.evidence}") for p in planned.alternatives]
+    others += [(r.runtime, r.variant, str(r.method), f"[{r.code}] {r.text}") for r in planned.rejected]
+    if others:
+        say("")
+        print_table(("RUNTIME", "VARIANT", "METHOD", "WHY"), others, empty="")
+
+
+@catalog_app.command("list")
+def list_(ctx: typer.Context, as_json: Json = False) -> None:
+    """List models and images, the user's models among them."""
+    from orchestrator.config import load
+
+    catalogue = _catalogue(load(common(ctx).paths))
+    if as_json:
+        print_json(
+            {
+                "models": [
+                    {**m.model_dump(mode="json"), "origin": catalogue.origins.get(m.name)} for m in catalogue.models
+                ],
+                "images": [image.model_dump(mode="json") for image in catalogue.images],
+                "combinations": [known.model_dump(mode="json") for known in catalogue.combinations],
+            }
+        )
+        return
+    print_table(
+        ("MODEL", "VARIANTS", "DRAFTERS", "FROM"),
+        [
+            (
+                m.name,
+                ", ".join(v.name for v in m.variants),
+                ", ".join(f"{d.name} ({d.method})" for d in m.drafters) or "-",
+                catalogue.origins.get(m.name, "-"),
+            )
+            for m in catalogue.models
+        ],
+        empty="no models",
+    )
+    say("")
+    print_table(
+        ("IMAGE", "RUNTIME", "VERSION", "FOR", "REFERENCE"),
+        [
+            (i.name, i.runtime, i.version or "-", " ".join([i.vendor or "cpu", *i.arch]), i.reference)
+            for i in catalogue.images
+        ],
+        empty="no images",
+    )
+
+
+@catalog_app.command()
+def show(ctx: typer.Context, model: Model, as_json: Json = False) -> None:
+    """Show one model, and what is known of it on which hardware."""
+    from fnmatch import fnmatchcase
+
+    from orchestrator.config import load
+
+    catalogue = _catalogue(load(common(ctx).paths))
+    entry = find_model(catalogue, model)
+    known = [c for c in catalogue.combinations if fnmatchcase(entry.name, c.model)]
+    document: dict[str, Any] = {
+        **entry.model_dump(mode="json", exclude_none=True),
+        "origin": catalogue.origins.get(entry.name),
+        "combinations": [c.model_dump(mode="json", exclude_none=True) for c in known],
+    }
+    if as_json:
+        print_json(document)
+        return
+    aliases = f" ({', '.join(entry.aliases)})" if entry.aliases else ""
+    say(f"{entry.name}{aliases}, from {document['origin'] or 'nowhere'}")
+    print_table(
+        ("VARIANT", "FORMAT", "QUANTISATION", "WEIGHTS", "WHERE"),
+        [
+            (v.name, v.format, v.quantisation, size(v.weight_bytes), v.path or v.repository or "-")
+            for v in entry.variants
+        ],
+        empty="no variants",
+    )
+    for drafter in entry.drafters:
+        say(f"drafter {drafter.name}: {drafter.method}, {drafter.path or drafter.repository}")
+    for c in known:
+        note = f": {c.note}" if c.note else ""
+        say(f"{c.evidence} {c.date}: {c.runtime} {c.method} on {c.arch}, variant {c.variant}{note} ({c.source})")
