@@ -73,7 +73,7 @@ def create_app(
     app.add_middleware(Bodies, limit=body_limit, seconds=body_time)
     app.add_middleware(Guard, trusted=trusted, token_digest=token_digest, names=names, gateway_uids=gateway_uids)
     app.add_middleware(Faults, listener="unix" if trusted else "tcp")  # the last one added is the outermost
-    openapi.install(app)
+    openapi.install(app, trusted=trusted)
     return app
 
 

@@ -88,6 +88,8 @@ class Guard:
                     400, "duplicate_header", f"the header {name.decode('latin-1')} stands there more than once"
                 )
             headers[name] = value
+        if scope["http_version"] not in ("1.0", "1.1"):
+            return problem(505, "http_version", "only HTTP/1.1 is spoken here")
         raw: bytes = scope["raw_path"]
         if not raw.startswith(b"/"):
             return problem(400, "bad_target", "the request target must be a path that starts with /")

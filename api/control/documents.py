@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field
 
 from hosts.facts import SCHEMA, HostFacts
-from orchestrator.plan import ExpectedMemory, Method, Plan
+from orchestrator.plan import Plan, Rejected
 from orchestrator.views import Desired
 
 
@@ -76,29 +76,27 @@ class RejectedCause:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedDocument:
-    """An alternative that was turned down, as `Rejected.to_dict` writes it."""
-
-    runtime: str
-    variant: str
-    method: Method
-    rejected: RejectedCause
-    expected_memory: ExpectedMemory | None = None
-    source: str | None = None
+def _derived(name: str, doc: str, source: type, added: dict[str, Any], without: frozenset[str] = frozenset()) -> Any:
+    """A dataclass with another one's fields, changed as its `to_dict` changes them."""
+    hints = get_type_hints(source, include_extras=True)
+    kept = [(f.name, hints[f.name]) for f in dataclasses.fields(source) if f.name not in without]
+    return dataclasses.make_dataclass(name, [*added.items(), *kept], namespace={"__doc__": doc}, frozen=True)
 
 
-_PLAN_HINTS = get_type_hints(Plan, include_extras=True)
-PlanDocument: Any = dataclasses.make_dataclass(
+PlanDocument: Any = _derived(
     "PlanDocument",
-    [
-        ("digest", Annotated[str, Field(description="SHA-256 (hex) of what launches.")]),
-        *((f.name, _PLAN_HINTS[f.name]) for f in dataclasses.fields(Plan)),
-    ],
-    namespace={"__doc__": "A plan as `Plan.to_dict` writes it: what to launch, and why."},
-    frozen=True,
+    "A plan as `Plan.to_dict` writes it: what to launch, and why.",
+    Plan,
+    {"digest": Annotated[str, Field(description="SHA-256 (hex) of what launches.")]},
 )
 """Made from `Plan`, so that the documented shape cannot fall behind it."""
+RejectedDocument: Any = _derived(
+    "RejectedDocument",
+    "An alternative that was turned down, as `Rejected.to_dict` writes it.",
+    Rejected,
+    {"rejected": RejectedCause},
+    frozenset({"code", "text"}),
+)
 PlannedDocument: Any = dataclasses.make_dataclass(
     "PlannedDocument",
     [("plan", PlanDocument | None), ("alternatives", list[PlanDocument | RejectedDocument])],

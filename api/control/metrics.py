@@ -2,16 +2,16 @@
 
 What no view holds comes from `Facade.metrics()`, a mapping of which every part may be absent::
 
+    events           {"<kind>/<code>": count}            journal entries since the daemon started
+    requests         {model: {arrivals, completed, failed, rejected, cancelled}}
+    rates            {model: arrivals a second}
+    engines          {engine id: {bytes, events, requests, errors, ttfb_s, last_byte_s_ago}}
     memory_expected  {deployment: {"weights": bytes, "kv": ..., "total": ..., "budget": ...}}
     switches         {deployment: {outcome: count}}
-    events           {code: count}                       journal entries since the daemon started
-    models           {model: {arrivals, waiting, in_flight, completed, failed, rejected, cancelled}}
-    engines          {engine id: {bytes, events, requests, errors, ttfb_s, last_byte_s_ago}}
-    counters         {name: count}                       anything else that only grows
-    gauges           {name: value}                       anything else that goes up and down
+    <name>           number                              a gauge `outrider_<name>`
 
-`models` and `engines` have the names of the gateway's report; counts are as the daemon added
-them up over all gateways since it started.
+`requests` and `engines` have the names of the gateway's report; counts are as the daemon added
+them up over all gateways since it started. Other mappings are left alone.
 """
 
 from __future__ import annotations
@@ -224,10 +224,16 @@ def _counters(data: Mapping[str, Any]) -> Iterator[Metric]:
     yield _counter(
         "outrider_events",
         "Journal entries since the daemon started.",
-        ("code",),
-        [((str(code),), value) for code, value in data.get("events", {}).items()],
+        ("kind", "code"),
+        [(_kind_and_code(name), value) for name, value in data.get("events", {}).items()],
     )
-    models: Mapping[str, Mapping[str, Any]] = data.get("models", {})
+    yield _gauge(
+        "outrider_request_rate",
+        "Requests that came, a second.",
+        ("model",),
+        [((name,), value) for name, value in data.get("rates", {}).items()],
+    )
+    models: Mapping[str, Mapping[str, Any]] = data.get("requests", {})
     yield _counter(
         "outrider_requests",
         "Requests that ended, by outcome.",
@@ -255,20 +261,15 @@ def _counters(data: Mapping[str, Any]) -> Iterator[Metric]:
             ("engine",),
             [((engine,), counts.get(key)) for engine, counts in engines.items()],
         )
-    for name, value in _named(data.get("counters", {})):
-        yield _counter(f"outrider_{name}", "Counted by the daemon.", (), [((), value)])
-    for name, value in _named(data.get("gauges", {})):
-        yield _gauge(f"outrider_{name}", "Measured by the daemon.", (), [((), value)])
+    for name, value in data.items():
+        if _is_number(value) and _NAME.fullmatch(name):
+            yield _gauge(f"outrider_{name}", "Measured by the daemon.", (), [((), value)])
+
+
+def _kind_and_code(name: str) -> tuple[str, str]:
+    kind, _, code = name.rpartition("/")
+    return kind, code
 
 
 def _nested(data: Mapping[str, Any], key: str) -> Samples:
     return [((str(outer), str(inner)), v) for outer, values in data.get(key, {}).items() for inner, v in values.items()]
-
-
-def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names that Prometheus takes; another one would spoil the whole scrape."""
-    for name, value in values.items():
-        if _NAME.fullmatch(name):
-            yield name, value
-        else:
-            log.warning("metrics: %r is no name for a metric", name)

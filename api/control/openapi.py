@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
+from api.control.auth import OPEN_PATHS
 from api.control.problems import Problem
 
 TAGS: list[dict[str, Any]] = [
@@ -30,33 +31,32 @@ JSON), where it helps `id`, and a comment at least every 5 seconds; they end wit
 _OPERATIONS = ("get", "put", "post", "delete", "patch")
 
 
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, *, trusted: bool) -> None:
     """Make `app` write its OpenAPI document our way (once, when first asked for)."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = build(app)
+            app.openapi_schema = build(app, trusted=trusted)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign] # FastAPI's own documented way
 
 
-def build(app: FastAPI) -> dict[str, Any]:
-    """The document, from the routes as they are."""
+def build(app: FastAPI, *, trusted: bool) -> dict[str, Any]:
+    """The document, from the routes as they are; a token is asked for unless `trusted`."""
     schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=TAGS)
     schemas: dict[str, Any] = schema.setdefault("components", {}).setdefault("schemas", {})
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     schemas["Problem"] = TypeAdapter(Problem).json_schema(mode="serialization")
-    schema["components"]["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "Over TCP. Not needed over the unix socket."}
-    }
-    schema["security"] = [{"token": []}, {}]
+    if not trusted:
+        schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"token": []}]
     for path, operation in operations(schema):
         unused = operation["responses"].get("422", {})
         if "HTTPValidationError" in str(unused):
             del operation["responses"]["422"]
-        if path == "/healthz":
+        if path in OPEN_PATHS and not trusted:
             operation["security"] = []
     return schema
 

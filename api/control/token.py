@@ -56,29 +56,35 @@ def _read(path: Path) -> str | None:
         if error.errno == errno.ELOOP:
             raise Conflict(f"{path} is a symbolic link", hint="remove it; the daemon makes a token file") from error
         raise Refused(f"{path} cannot be read: {error.strerror}", hint="check its owner and mode") from error
-    with os.fdopen(fd, "rb") as file:
-        info = os.fstat(file.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise Conflict(f"{path} is not a regular file", hint="remove it; the daemon makes a token file")
-        if info.st_uid not in (0, os.geteuid()):
-            raise Refused(
-                f"{path} belongs to uid {info.st_uid}, who could read and change the token",
-                hint=f"remove it, or `chown {os.geteuid()} {path}`",
-            )
-        mode = stat.S_IMODE(info.st_mode)
-        if mode & 0o077:
-            raise Refused(
-                f"{path} can be read or written by others (mode {mode:04o})",
-                hint=f"remove it, so that a new token is made; `chmod 600 {path}` keeps a token that others may know",
-                evidence={"file": str(path), "mode": f"{mode:04o}"},
-            )
-        text = file.read(_LONGEST).decode("ascii", "replace").strip()
+    try:
+        _check(path, os.fstat(fd))
+        text = os.read(fd, _LONGEST).decode("ascii", "replace").strip()
+    finally:
+        os.close(fd)
     if not _SHAPE.fullmatch(text):
         raise Refused(
             f"{path} holds no token (32 to 512 characters of A-Z a-z 0-9 . _ ~ + / = -)",
             hint="remove it, so that a new token is made",
         )
     return text
+
+
+def _check(path: Path, info: os.stat_result) -> None:
+    """Refuse what is not a private file of this user's."""
+    if not stat.S_ISREG(info.st_mode):
+        raise Conflict(f"{path} is not a regular file", hint="remove it; the daemon makes a token file")
+    if info.st_uid not in (0, os.geteuid()):
+        raise Refused(
+            f"{path} belongs to uid {info.st_uid}, who could read and change the token",
+            hint=f"remove it, or `chown {os.geteuid()} {path}`",
+        )
+    mode = stat.S_IMODE(info.st_mode)
+    if mode & 0o077:
+        raise Refused(
+            f"{path} can be read or written by others (mode {mode:04o})",
+            hint=f"remove it, so that a new token is made; `chmod 600 {path}` keeps a token that others may know",
+            evidence={"file": str(path), "mode": f"{mode:04o}"},
+        )
 
 
 def _create(path: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from containers.spec import LogLine
 from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
-from orchestrator.errors import ConfigError, DoesNotFit, NotFound, OutriderError, Refused, UsageError
+from orchestrator.errors import ConfigError, DoesNotFit, NotFound, OutriderError, Refused
+from orchestrator.model_store import AddModel
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan, Planned, Reason, Rejected
 from orchestrator.views import (
     Change,
@@ -44,6 +45,7 @@ class MemoryFacade:
         """Called with each call's name first: a test makes it raise."""
         self.gate: asyncio.Event | None = None
         """When set, `drain` waits for it, as it would for requests in flight."""
+        self.gate_waiters = 0
         self.open_iterators = 0
         self.lines_made = 0
         self.endless_log = False
@@ -109,11 +111,8 @@ class MemoryFacade:
 
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
         self.fail("add_model")
-        if not isinstance(request.get("source"), str):
-            raise UsageError("source: say what to add", hint="a path or a repository")
-        job = JobView(
-            f"job-{len(self._jobs) + 1}", "add_model", str(request["source"]), JobState.RUNNING, "", 1.0, 0, 9
-        )
+        AddModel.read(request)
+        job = JobView(f"job-{len(self._jobs) + 1}", "add_model", str(request["name"]), JobState.RUNNING, "", 1.0, 0, 9)
         self._jobs[job.id] = job
         return job
 
@@ -193,6 +192,7 @@ class MemoryFacade:
         self.fail("drain")
         name = self._name(name)
         if self.gate is not None:
+            self.gate_waiters += 1
             await self.gate.wait()
         self._deployments[name] = dataclasses.replace(self._deployments[name], state=State.DRAINING)
         await self.happen("drained", f"{name}, says {author}", name)
@@ -279,13 +279,15 @@ class MemoryFacade:
     async def metrics(self) -> Mapping[str, Any]:
         self.fail("metrics")
         return {
+            "events": {"lifecycle/desired_set": 3, "odd": 1},
+            "requests": {"smollm2": {"arrivals": 10, "completed": 7, "failed": 1, "rejected": 2, "cancelled": 0}},
+            "rates": {"smollm2": 1.5},
+            "engines": {"a" * 16: {"bytes": 1000, "events": 50, "requests": 7, "errors": 1, "ttfb_s": 0.02}},
             "memory_expected": {"smollm2": {"weights": 150_000_000, "total": 201_000_000, "budget": None}},
             "switches": {"smollm2": {"done": 2, "refused": 1}},
-            "events": {"desired_set": 3},
-            "models": {"smollm2": {"arrivals": 10, "completed": 7, "failed": 1, "rejected": 2, "cancelled": 0}},
-            "engines": {"a" * 16: {"bytes": 1000, "events": 50, "requests": 7, "errors": 1, "ttfb_s": 0.02}},
-            "counters": {"reconcile_passes": 4, "bad name": 1},
-            "gauges": {"devices_queued": 0},
+            "table_revision": 4,
+            "bad name": 1,
+            "states": {"smollm2": "ready"},
         }
 
     # inside

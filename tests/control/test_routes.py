@@ -82,7 +82,7 @@ async def test_restart_apply_drain(served: Served) -> None:
 
 
 async def test_models_are_added_and_removed(served: Served) -> None:
-    answer = await served.unix.post("/api/v1/models", json={"source": "/srv/m.gguf"})
+    answer = await served.unix.post("/api/v1/models", json={"name": "mine", "path": "/srv/m.gguf"})
     assert answer.status_code == 202
     job = answer.json()
     assert answer.headers["location"] == f"/api/v1/jobs/{job['id']}"
