@@ -12,12 +12,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from containers.sweep import sweep
-
 from containers import labels as container_labels
 from containers.labels import Labels
 from containers.podman import Podman
 from containers.spec import ContainerState
+from containers.sweep import sweep
 from orchestrator import adoption
 from orchestrator.actor import Actor
 from orchestrator.adoption import Adoption, Found
@@ -26,7 +25,7 @@ from orchestrator.engine import SOCKET_NAME, Engine, read_key, remove_files, soc
 from orchestrator.engine_client import EngineUnreachable
 from orchestrator.plan import Plan
 from orchestrator.runner import PORT_LABEL
-from orchestrator.runtimes.registry import adapter_for
+from orchestrator.runtimes import adapter
 from orchestrator.steps import Context
 from orchestrator.views import State
 
@@ -97,9 +96,17 @@ class Adopter:
                 await self._remove(one)
         self._suspects = strangers
 
-    async def sweep(self) -> object:
-        """Remove what killed Podman services left behind."""
-        return await sweep(self._podman, self._owner, f"outrider-{self._owner[:8]}-")
+    async def sweep(self, actors: Sequence[Actor]) -> object:
+        """Remove what killed Podman services left behind, passing over what is being created now."""
+        busy = [
+            self._c.runner.container_name(engine)
+            for actor in actors
+            for engine in actor.deployment.live()
+            if engine.state in (State.PULLING, State.CREATING)
+        ]
+        kept = [e.container_id for a in actors for e in a.deployment.live() if e.container_id is not None]
+        label = (container_labels.OWNER, self._owner)
+        return await sweep(self._podman, label, f"outrider-{self._owner[:8]}-", busy=[*busy, *kept])
 
     async def _list(self) -> Sequence[Seen]:
         containers = await self._podman.containers(container_labels.owned_by(self._owner))
@@ -156,7 +163,7 @@ class Adopter:
         if engine.port is not None:
             self._c.runner.ports.keep(engine.port)
         if engine.state is State.READY:
-            path = adapter_for(engine.plan.runtime).health_path
+            path = adapter(engine.plan.runtime).health_path
             try:
                 async with self._c.runner.client(engine) as client:
                     healthy = (await client.get(path, timeout=HEALTH_LIMIT)).status == 200

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from containers import labels as container_labels
-from containers.errors import ContainerError, ImageMissing, NameInUse
+from containers.errors import ContainerError, ImageMissing
 from containers.podman import Podman
 from containers.ports import Ports
 from containers.spec import CacheVolume, ContainerSpec, ContainerState, LogLine, Mount, Network
@@ -29,8 +29,7 @@ from orchestrator.errors import EngineFailed
 from orchestrator.gateway_link import Drained, GatewayLink
 from orchestrator.paths import Paths
 from orchestrator.plan import KEY, PORT, SOCKET_FOLDER
-from orchestrator.runtimes.base import diagnose
-from orchestrator.runtimes.registry import adapter_for
+from orchestrator.runtimes import adapter, diagnose
 from orchestrator.timing import Timing
 from orchestrator.views import State
 
@@ -39,7 +38,6 @@ LOG_TAIL = 200
 CONTAINER_PORT = 8080
 PORT_LABEL = f"{container_labels.PREFIX}port"
 """Where an engine without a socket is published on 127.0.0.1."""
-CREATE_ATTEMPTS = 3
 GONE_LIMIT = 10.0
 """Seconds that a removed container's process may take to vanish before the engine counts as wedged."""
 
@@ -99,7 +97,7 @@ class Runner:
         return await self._until_ready(engine, limit, seen)
 
     async def _until_ready(self, engine: Engine, limit: float, seen: Callable[[State, str], None]) -> proof.Proof:
-        adapter = adapter_for(engine.plan.runtime)
+        runtime = adapter(engine.plan.runtime)
         async with self.client(engine) as client:
             if engine.state is State.LOADING:
                 seen(State.LOADING, "waiting for the engine to load")
@@ -107,7 +105,7 @@ class Runner:
                     engine,
                     proof.wait_healthy(
                         client,
-                        adapter,
+                        runtime,
                         timing=self.timing,
                         clock=self.clock,
                         limit=limit,
@@ -116,7 +114,7 @@ class Runner:
                 )
                 engine.move(State.WARMING)
             seen(State.WARMING, "proving it with a real completion")
-            proven = await self._unless_it_exits(engine, proof.prove(client, adapter, engine.plan, timing=self.timing))
+            proven = await self._unless_it_exits(engine, proof.prove(client, runtime, engine.plan, timing=self.timing))
         engine.move(State.READY)
         engine.ready_at = self.clock.now()
         if self._refresh is not None:
@@ -137,16 +135,13 @@ class Runner:
         await asyncio.to_thread(write_key, self.paths, engine.id, engine.key)
         if not engine.plan.socket:
             engine.port = self.ports.take()
-        for attempt in range(CREATE_ATTEMPTS):
-            spec = self.spec(engine, str(folder))
-            validate(spec, self.rules(engine))
-            try:
-                engine.container_id = await self.podman.create(spec)
-                return
-            except NameInUse:
-                # the ghost of a create that was cut off holds the name; the next one is new
-                if attempt + 1 == CREATE_ATTEMPTS:
-                    raise
+        spec = self.spec(engine, str(folder))
+        validate(spec, self.rules(engine))
+        engine.container_id = await self.podman.create(spec)
+
+    def container_name(self, engine: Engine) -> str:
+        """Unique per attempt: the ghost of a create that was cut off may hold an earlier one."""
+        return f"outrider-{self.identity.owner[:8]}-{engine.name}-{engine.id[:4]}"
 
     def spec(self, engine: Engine, folder: str) -> ContainerSpec:
         """The container of an engine: its plan with the launch parameters filled in."""
@@ -166,7 +161,7 @@ class Runner:
         if engine.port is not None:
             labels[PORT_LABEL] = str(engine.port)
         return ContainerSpec(
-            name=f"outrider-{self.identity.owner[:8]}-{engine.name}-{engine.id[:4]}",
+            name=self.container_name(engine),
             image=plan.image,
             argv=tuple(_filled(a, fill) for a in plan.argv),
             env={k: _filled(v, fill) for k, v in plan.env.items()},
@@ -192,7 +187,7 @@ class Runner:
         return Rules(
             model_folders=(str(self.paths.store),),
             socket_folder=str(socket_folder(self.paths, engine.id)),
-            allowed_args=adapter_for(engine.plan.runtime).flags,
+            allowed_args=adapter(engine.plan.runtime).flags,
         )
 
     async def _follow(self, engine: Engine) -> None:
@@ -225,7 +220,7 @@ class Runner:
         code = None if state is None else state.exit_code
         lines = await self.tail(engine)
         evidence = {"exit_code": code, "log": [line.text[:300] for line in lines[-5:]]}
-        signature = diagnose((line.text for line in lines), adapter_for(engine.plan.runtime).failures)
+        signature = diagnose((line.text for line in lines), adapter(engine.plan.runtime).failures)
         if signature is not None:
             telling = next((line.text for line in lines if signature.pattern.search(line.text)), "")
             return EngineFailed(

@@ -193,7 +193,7 @@ class Outrider:
         self._loops.every("reconcile", timing.reconcile_period, self._reconcile)
         self._loops.every("telemetry", timing.telemetry_period, p.host.read)
         self._loops.every("governor", timing.governor_period, self._govern)
-        self._chores = Chores({"compact": p.store.compact, "sweep": self._adopter.sweep})
+        self._chores = Chores({"compact": p.store.compact, "sweep": self._sweep})
         self._chores.start()
 
     async def close(self) -> None:
@@ -273,11 +273,15 @@ class Outrider:
 
     async def _adopt(self) -> None:
         await self._adopter.adopt(self._find, self._actors)
+        await self._sweep()
         self._adopted = True
         for actor in self._actors.values():
             actor.publish()
             self._run(actor)
         self._p.routing.open()
+
+    async def _sweep(self) -> object:
+        return await self._adopter.sweep(list(self._actors.values()))
 
     async def _refresh_plans(self) -> None:
         """What the planner would choose now, for `drifted`. It never restarts anything."""
@@ -285,7 +289,8 @@ class Outrider:
             d = actor.deployment
             if d.serving_engine is not None and d.fresh is None:
                 with suppress(ContainerError, Refused, NotFound):
-                    d.fresh = (await self._p.planning.plan(d.entry, speculate=d.speculate)).digest
+                    plan = await self._p.planning.plan(d.entry, speculate=d.speculate, running=d.wanted)
+                    d.fresh = plan.digest
 
     # the governor
 
@@ -431,17 +436,17 @@ class Outrider:
     # models and configuration
 
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
-        asked = AddModel.model_validate(request)
+        asked = AddModel.read(request)
 
         async def work(handle: Handle) -> str:
-            entry = await add(
+            added = await add(
                 asked,
-                store=self._p.paths.store,
-                models_d=self._p.paths.models_d,
-                progress=handle.progress,
+                self._p.paths.store,
+                self._p.paths.models_d,
+                progress=lambda done, total: handle.progress("copying and checking", done, total),
             )
             await self.reload(dry_run=False)
-            return f"model {entry.name} is ready to start"
+            return f"model {added.entry.name} is ready to start"
 
         return self._jobs.start("model_add", asked.name, work)
 
@@ -449,12 +454,7 @@ class Outrider:
         actor = self._actor(name)
         if actor.deployment.live() or actor.deployment.desired is Desired.RUNNING:
             raise Refused(f"{name} is running", hint=f"`outrider stop {name}` first")
-        await remove(
-            actor.deployment.name,
-            store=self._p.paths.store,
-            models_d=self._p.paths.models_d,
-            weights=weights,
-        )
+        await remove(actor.deployment.name, self._p.paths.store, self._p.paths.models_d, weights=weights)
         await self.reload(dry_run=False)
 
     async def reload(self, *, dry_run: bool) -> ReloadResult:

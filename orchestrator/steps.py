@@ -115,7 +115,7 @@ class Steps:
         d = self._d
         self._seen(State.CREATING, "planning")
         try:
-            plan = await self._c.planning.plan(d.entry, speculate=d.speculate)
+            plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=d.wanted)
         except OutriderError as error:
             if d.serving_engine is None:
                 self.record_failure(error, ran_for=0.0)

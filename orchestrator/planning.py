@@ -1,0 +1,144 @@
+"""Planning on this host as it is now: gathers what the pure planner needs, and pins the image.
+
+Facts come from the host watch, models from the configuration laid over the catalogue, files from
+disk (read once until they change), images from Podman.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from containers.errors import ImageMissing
+from containers.podman import Podman
+from hosts.facts import HostFacts
+from orchestrator import catalogue as catalogues
+from orchestrator import planner
+from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
+from orchestrator.config import Config
+from orchestrator.errors import DoesNotFit, ModelFileError, OutriderError, Refused
+from orchestrator.file_facts import FileProblem, Files
+from orchestrator.model_files import FileReader
+from orchestrator.models import ModelEntry
+from orchestrator.paths import Paths
+from orchestrator.plan import Plan, Planned, Rejected
+from orchestrator.views import ModelView
+
+SHOWN_REJECTIONS = 3
+
+
+class Planning:
+    """Plans for one host."""
+
+    def __init__(self, paths: Paths, config: Config, facts: Callable[[], HostFacts], podman: Podman) -> None:
+        self._paths = paths
+        self._podman = podman
+        self._reader = FileReader()
+        self._shipped = catalogues.shipped()
+        self.facts = facts
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Take up another configuration."""
+        self._catalogue: Catalogue = self._shipped.overlay(config.models, config.origins)
+        self._defaults = planner.Preferences(
+            context=config.defaults.context,
+            parallel=config.defaults.parallel,
+            threads=config.defaults.threads,
+            image=config.defaults.image,
+        )
+
+    def entry(self, name: str) -> ModelEntry | None:
+        """The model of this public name or alias."""
+        return self._catalogue.model(name)
+
+    async def planned(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
+        """The planner's whole answer for this host as it is now."""
+        files = await self._files(entry)
+        return planner.plan(
+            entry,
+            self.facts(),
+            self._catalogue,
+            files,
+            what_if=what_if,
+            defaults=self._defaults,
+            store=str(self._paths.store),
+        )
+
+    async def plan(self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None) -> Plan:
+        """The plan to launch, its image pinned to an id.
+
+        With `speculate` False, the plan of `running` without its speculation. Raises `DoesNotFit`, `Refused` (with
+        the reasons of what came nearest), `ModelFileError` for a bad file, `ImageMissing`.
+        """
+        files = await self._files(entry)
+        if speculate or running is None:
+            found = await self.planned(entry, what_if=None if speculate else {"method": "none"})
+        else:
+            found = planner.without_speculation(
+                running,
+                entry,
+                self.facts(),
+                self._catalogue,
+                files,
+                defaults=self._defaults,
+                store=str(self._paths.store),
+            )
+        if found.plan is None:
+            raise no_plan(entry, found, files)
+        return await self._pinned(found.plan)
+
+    async def _files(self, entry: ModelEntry) -> Files:
+        return await asyncio.to_thread(self._reader.inspect, entry, self._paths.store)
+
+    async def _pinned(self, plan: Plan) -> Plan:
+        image = await self._podman.image(plan.image)
+        if image is None:
+            embedded = plan.image.startswith(EMBEDDED_IMAGE)
+            raise ImageMissing(
+                f"image {plan.image} is not in local storage",
+                hint="`outrider image build cpu` builds the embedded engine"
+                if embedded
+                else f"podman pull {plan.image}",
+                evidence={"image": plan.image},
+            )
+        return planner.resolve(plan, image.id)
+
+    async def models(self) -> Sequence[ModelView]:
+        """Every model that has a name here, with the state of its files."""
+        return [await self._model(entry) for entry in sorted(self._catalogue.models, key=lambda m: m.name)]
+
+    async def _model(self, entry: ModelEntry) -> ModelView:
+        files = await self._files(entry)
+        problems = [f for f in files.values() if isinstance(f, FileProblem)]
+        sizes = [f.size for f in files.values() if not isinstance(f, FileProblem)]
+        missing = len(files) < len(entry.variants) + len(entry.drafters)
+        return ModelView(
+            name=entry.name,
+            aliases=entry.aliases,
+            variants=tuple(v.name for v in entry.variants),
+            drafters=tuple(d.name for d in entry.drafters),
+            origin=self._catalogue.origins.get(entry.name, "catalogue"),
+            weight_bytes=sum(sizes)
+            if sizes
+            else next((v.weight_bytes for v in entry.variants if v.weight_bytes), None),
+            files_ok=not problems and not missing,
+            problem=problems[0].text if problems else "the weights are not here yet" if missing else None,
+        )
+
+
+def no_plan(entry: ModelEntry, found: Planned, files: Files) -> OutriderError:
+    """Why nothing can be launched: the files' own problems first, then what came nearest."""
+    for problem in files.values():
+        if isinstance(problem, FileProblem):
+            return ModelFileError(problem.text, hint=problem.hint, evidence={"path": problem.path})
+    nearest: list[Rejected] = list(found.rejected[:SHOWN_REJECTIONS])
+    evidence = {"rejected": [f"{r.runtime} {r.variant} {r.method}: {r.text}" for r in found.rejected[:10]]}
+    text = "; ".join(f"{r.runtime} with {r.method}: {r.text}" for r in nearest) or "no runtime and image for this host"
+    kind = DoesNotFit if any(r.code == DoesNotFit.code for r in found.rejected) else Refused
+    return kind(
+        f"nothing can be launched for {entry.name}: {text}",
+        hint=f"`outrider plan {entry.name}` shows everything that was tried",
+        evidence=evidence,
+    )
