@@ -26,7 +26,7 @@ from podman.api.client import APIResponse
 from podman.domain.containers_manager import ContainersManager
 from podman.domain.images_manager import ImagesManager
 
-from containers import failures, payload, streams, transport
+from containers import failures, orphans, payload, streams, transport
 from containers.errors import ContainerMissing, ImageMissing, PodmanFailed
 from containers.spec import ContainerEvent, ContainerSpec, ContainerState, ImageInfo, LogLine
 
@@ -123,6 +123,16 @@ class Podman:
         archive.stat()  # noqa: ASYNC240 - so that a missing file is not mistaken for a missing service
         return await self._call(f"load the image {archive}", load, limit)
 
+    async def tag(self, ref: str, repository: str, tag: str) -> None:
+        """Give an image one more name; a name that another image has moves to it."""
+
+        def name(t: float) -> None:
+            self._checked(
+                self._api.post(_path("images", ref, "tag"), params={"repo": repository, "tag": tag}, timeout=t)
+            )
+
+        await self._call(f"tag the image {ref}", name)
+
     async def remove_image(self, ref: str, *, force: bool = False) -> bool:
         """Remove an image; False when it was not there. `PodmanFailed` while a container uses it."""
 
@@ -177,7 +187,8 @@ class Podman:
     async def remove(self, container: str, *, force: bool = True, timeout: float = 0) -> bool:
         """Remove a container; False when there was none.
 
-        With `force` a running workload is killed after `timeout` seconds. podman-py cannot say
+        With `force` a running workload is killed after `timeout` seconds, and one that Podman never
+        heard had begun is ended too. podman-py cannot say
         that timeout and would wait for the container's own, so this is the raw call.
         """
         grace = math.ceil(timeout)
@@ -198,9 +209,13 @@ class Podman:
                 # Podman had it as running, found nobody to kill, and has put its books right by now.
                 if not force or _WRONG_STATE not in error.detail:
                     raise
+                runtime = await self._call(doing, lambda t: self._runtime(container, t))
                 await self._call(doing, remove, limit)
+                await self._call(doing, lambda t: orphans.forget(runtime, container, t))
         except ContainerMissing:
             return False
+        if force:
+            await self._call(doing, lambda t: self._end_orphans(container, t), limit)
         return True
 
     async def inspect(self, container: str) -> ContainerState | None:
@@ -216,16 +231,39 @@ class Podman:
         One that vanishes meanwhile, or whose removal was cut off so that Podman lists it and
         does not know it, is left out.
         """
+        found = await self.listed(labels)
+        states = await asyncio.gather(*(self.inspect(container) for container in found))
+        return tuple(state for state in states if state is not None)
+
+    async def listed(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Container id to Podman's word for its state, of all with these labels.
+
+        Unlike `containers` it takes one call, and has those that Podman lists and no longer knows.
+        """
         # podman-py turns a list *inside* a dict of filters into its text, which matches nothing and
         # says nothing: a daemon would find no engine after its restart, and start each a second time.
         filters = [f"label={key}={value}" for key, value in labels.items()]
 
-        def names(_t: float) -> list[str]:
-            return [str(c.id) for c in self._containers.list(all=True, filters=filters)]
+        def listing(_t: float) -> dict[str, str]:
+            found = self._containers.list(all=True, filters=filters)
+            return {str(c.id): str(c.attrs["State"]).lower() for c in found}
 
-        found = await self._call("list containers", names)
-        states = await asyncio.gather(*(self.inspect(container) for container in found))
-        return tuple(state for state in states if state is not None)
+        return await self._call("list containers", listing)
+
+    async def ghosts(self, prefix: str) -> tuple[str, ...]:
+        """Names, beginning with `prefix`, that a create which was cut off left in the storage.
+
+        Podman does not count such a one as a container, yet its name is taken; a create that is
+        under way looks the same for some milliseconds. `remove` takes its name.
+        """
+
+        def listing(t: float) -> tuple[str, ...]:
+            params = {"all": "true", "external": "true"}
+            found = self._json(self._api.get("/containers/json", params=params, timeout=t))
+            names = [n for c in found or () if str(c["State"]).lower() == "storage" for n in c.get("Names") or ()]
+            return tuple(sorted(name for name in names if name.startswith(prefix)))
+
+        return await self._call("list what is left in the storage", listing)
 
     # -- volumes ---------------------------------------------------------------
 
@@ -278,6 +316,20 @@ class Podman:
             self._checked(self._api.post(_path("containers", container, verb), params=params, timeout=t))
 
         await self._call(doing, post, limit)
+
+    def _runtime(self, container: str, timeout: float) -> str:
+        answer = self._api.get(_path("containers", container, "json"), timeout=timeout)
+        return str(self._json(answer)["OCIRuntime"])
+
+    @staticmethod
+    def _end_orphans(container: str, limit: float) -> None:
+        """A container that was removed is gone, also when Podman did not know that it had begun."""
+        for orphan in orphans.find(container=container):
+            if not orphans.end(orphan, limit):
+                raise PodmanFailed(
+                    f"the container {container} is removed and its process {orphan.workload} is not",
+                    evidence={"pid": orphan.workload, "conmon": orphan.conmon},
+                )
 
     @staticmethod
     def _checked(answer: APIResponse) -> APIResponse:

@@ -79,6 +79,8 @@ class ImageStore(Protocol):
 
     async def load_image(self, archive: Path) -> ImageInfo: ...
 
+    async def tag(self, ref: str, repository: str, tag: str) -> None: ...
+
 
 def recipe(kind: str, tree: Tree, *, strip: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Recipe:
     """A recipe with the digest of its inputs: every file's name, mode and content, and `strip`'s version."""
@@ -191,9 +193,10 @@ async def ensure_image(
 
 
 async def ensure(store: ImageStore, what: Recipe, cache: Path, *, progress: Progress | None = None) -> ImageInfo:
-    """`ensure_image` for any recipe."""
+    """`ensure_image` for any recipe. The image is tagged `latest` as well: plans name it so."""
     found = await store.image(what.name)
     if found is not None and found.labels.get(LABEL_INPUTS) == what.inputs_digest:
+        await store.tag(found.id, REPOSITORY, "latest")
         return found
     with tempfile.TemporaryDirectory(prefix="load-", dir=cache) as folder:
         built = await asyncio.to_thread(write, what, Path(folder) / "image.tar", progress=progress)
@@ -202,4 +205,5 @@ async def ensure(store: ImageStore, what: Recipe, cache: Path, *, progress: Prog
         loaded = await store.load_image(built.archive)
     if loaded.id.removeprefix("sha256:") != built.image_id.removeprefix("sha256:"):
         raise ImageBuildFailed(f"Podman made {loaded.id} of the image {built.image_id}")
+    await store.tag(loaded.id, REPOSITORY, "latest")
     return loaded
