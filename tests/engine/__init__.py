@@ -1,0 +1,1 @@
+"""The embedded engine and its test models, run for real."""

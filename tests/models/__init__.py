@@ -1,0 +1,1 @@
+"""Tiny, deterministic models that make real engines testable: see `tests.models.generate`."""
