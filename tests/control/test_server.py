@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
 
 from api.control.listeners import TcpAddress, bind_unix
 from api.control.server import ControlServer, default_gateway_uids
@@ -213,6 +214,28 @@ async def test_a_head_must_come_in_time(paths: Paths) -> None:
                 await answer_of(reader)
     finally:
         await control.stop(1.0)
+
+
+def test_it_serves_on_uvloop_as_the_daemon_does(paths: Paths) -> None:
+    """Its transports and sockets are not asyncio's own: the peer's uid, the unix listener and the end of streams."""
+
+    async def main() -> None:
+        facade = MemoryFacade()
+        control = ControlServer(facade, paths, version="0.0.test", tcp=TcpAddress("127.0.0.1", 0), token=TOKEN)
+        await control.start()
+        assert paths.control_socket.stat().st_mode & 0o777 == 0o660
+        port = control.tcp_port
+        assert port is not None
+        assert (await ask(port, request(target="/api/v1/version"))).problem == (401, "token_missing")
+        async with connected(paths.control_socket) as (reader, writer):
+            writer.write(request(target="/api/v1/gateway/table").encode())
+            assert b"event: table" in await asyncio.wait_for(reader.readuntil(b"}\n\n"), 5)
+            assert facade.open_iterators == 1
+        await until(lambda: facade.open_iterators == 0, 2, "the iterator closed")
+        await control.stop(1.0)
+        assert not paths.control_socket.exists()
+
+    uvloop.run(main())
 
 
 async def test_connections_are_counted(paths: Paths) -> None:
