@@ -97,7 +97,9 @@ def test_where_the_hosts_own_module_fails_the_other_is_tried(
 ) -> None:
     strix_halo(tree)
     write(tree.base / "proc/cpuinfo", "processor\t: 0\n")
-    write(tmp_path / "rocm/share/amd_smi/amdsmi/__init__.py", "from . import amdsmi_exception\n")
+    own = tmp_path / "rocm/share/amd_smi/amdsmi"
+    write(own / "__init__.py", "from . import amdsmi_exception\nfrom . import gone\n")
+    write(own / "amdsmi_exception.py", "")  # imported, and must not be found by the other module
     facts = probe(tree.roots, environ={**environ(amdsmi), "ROCM_PATH": str(tmp_path / "rocm")})
     assert only(facts).name == "Radeon 8060S Graphics"
 

@@ -34,7 +34,7 @@ def test_a_fifo_with_a_writer_is_refused_too(tmp_path: Path) -> None:
         os.close(both)
 
 
-@pytest.mark.parametrize("make", ["missing", "folder", "dangling", "loop"])
+@pytest.mark.parametrize("make", ["missing", "folder", "dangling", "loop", "device"])
 def test_what_is_no_file_reads_as_nothing(tmp_path: Path, make: str) -> None:
     path = tmp_path / "x"
     if make == "folder":
@@ -43,7 +43,9 @@ def test_what_is_no_file_reads_as_nothing(tmp_path: Path, make: str) -> None:
         path.symlink_to(tmp_path / "nowhere")
     elif make == "loop":
         path.symlink_to(path)
-    assert read_text(path) is None
+    elif make == "device":
+        path.symlink_to("/dev/zero")
+    assert read_bytes(path, 100) is None
 
 
 def test_a_name_with_a_nul_reads_as_nothing() -> None:
