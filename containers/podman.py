@@ -325,7 +325,7 @@ class Podman:
     def _end_orphans(container: str, limit: float) -> None:
         """A container that was removed is gone, also when Podman did not know that it had begun."""
         for orphan in orphans.find(container=container):
-            if not orphans.end(orphan, limit):
+            if orphan.workload is not None and not orphans.end(orphan, limit):
                 raise PodmanFailed(
                     f"the container {container} is removed and its process {orphan.workload} is not",
                     evidence={"pid": orphan.workload, "conmon": orphan.conmon},

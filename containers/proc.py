@@ -75,7 +75,12 @@ def workload_alive(pid: int | None, conmon: int | None, container: str, *, root:
         return False
     if found.parent == conmon and conmon_alive(conmon, container, root=root):
         return True
+    return in_container(found.pid, container, root=root)
+
+
+def in_container(pid: int, container: str, *, root: Path = PROC) -> bool:
+    """Whether the control group of a process is that of the container with this id, not its conmon's."""
     try:
-        return container in (root / str(found.pid) / "cgroup").read_text(errors="replace")
+        return f"libpod-{container}" in (root / str(pid) / "cgroup").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False

@@ -200,6 +200,7 @@ async def test_a_dead_conmon_and_a_dead_workload_are_seen(podman: Podman, starte
     assert dead is not None
     assert (dead.state, dead.conmon_alive, dead.alive) == ("running", False, False)  # Podman never learns of it
     assert await podman.remove(container) is True
+    assert not Path("/run/runc", container).exists()  # nor does its runtime remember it
 
 
 async def test_a_deadline_is_kept_when_the_service_hangs(private_service: service.Service) -> None:
