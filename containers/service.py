@@ -126,7 +126,7 @@ async def _find_own(run_dir: Path, limit: float) -> Service | None:
     path = str(run_dir / SOCKET_FILE)
     if await answers(path, limit):
         return Service(path, own=True, pid=pid, run_dir=run_dir)
-    await _end(run_dir)
+    await _end(run_dir, signal.SIGKILL)
     return None
 
 
@@ -172,16 +172,16 @@ def _spawn(podman: str, path: Path, log: Path, environ: dict[str, str]) -> int:
     )
 
 
-async def _end(run_dir: Path) -> None:
+async def _end(run_dir: Path, *signals: signal.Signals) -> None:
     pid = running(run_dir)
     if pid is not None:
-        for sign in (signal.SIGTERM, signal.SIGKILL):
+        for sign in signals or (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
             if await _gone(run_dir, STOP_LIMIT):
                 break
         else:
-            raise PodmanTimeout(f"the Podman service {pid} did not end within {2 * STOP_LIMIT:g} s of being killed")
+            raise PodmanTimeout(f"the Podman service {pid} does not end, not even killed")
     for name in (PID_FILE, SOCKET_FILE):
         (run_dir / name).unlink(missing_ok=True)
 

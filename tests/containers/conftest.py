@@ -7,7 +7,7 @@ import secrets
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ async def frozen(pid: int | None) -> AsyncIterator[None]:
         await until(stopped, 5, f"a stop of {pid}")
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # the test may have ended it
+            os.kill(pid, signal.SIGCONT)
 
 
 @dataclass(frozen=True)
