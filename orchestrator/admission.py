@@ -1,4 +1,4 @@
-"""Memory for engines: what is free, what is promised, and one queue a device.
+"""Memory for engines: what is free, what is promised, what engines have taken, and one queue a device.
 
 An engine that still loads has not taken its memory yet, so what is free now is not free
 for the next one: each start reserves its expected bytes until it is ready. The queue
@@ -8,6 +8,7 @@ serialises reservations, not loads.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,36 +42,43 @@ def free_bytes(device: str, facts: HostFacts) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """Bytes promised to one engine on some devices."""
+class Claim:
+    """Bytes that one engine of a model is expected to take on some devices."""
 
-    engine: str
+    model: str
     devices: tuple[str, ...]
     size: int
 
 
 class Admission:
-    """The reservations of one host."""
+    """The claims of one host. `limit` caps what all engines together may claim of system memory."""
 
-    def __init__(self, facts: Callable[[], HostFacts]) -> None:
+    def __init__(self, facts: Callable[[], HostFacts], limit: int | None = None) -> None:
         self._facts = facts
-        self._reserved: dict[str, Reservation] = {}
+        self._limit = limit
+        self._promised: dict[str, Claim] = {}
+        self._taken: dict[str, Claim] = {}
         self._queues: dict[str, asyncio.Lock] = {}
 
-    def free(self, devices: Sequence[str], *, without: str | None = None) -> int | None:
-        """The least that any of the devices has left beside what is promised (except to engine `without`)."""
+    def free(self, devices: Sequence[str]) -> int | None:
+        """The least that any of the devices has left beside what is promised; None when unknown."""
         facts = self._facts()
-        least: int | None = None
-        for device in devices:
-            measured = free_bytes(device, facts)
-            if measured is None:
-                continue
-            promised = sum(r.size for e, r in self._reserved.items() if device in r.devices and e != without)
-            left = max(0, measured - promised)
-            least = left if least is None else min(least, left)
-        return least
+        left = [self._free(device, facts) for device in devices]
+        known = [size for size in left if size is not None]
+        return min(known, default=None)
 
-    async def reserve(self, engine: str, plan: Plan) -> Reservation:
+    def _free(self, device: str, facts: HostFacts) -> int | None:
+        measured = free_bytes(device, facts)
+        promised = sum(c.size for c in self._promised.values() if device in c.devices)
+        if measured is not None:
+            measured -= promised
+        if device == HOST and self._limit is not None:
+            taken = sum(c.size for c in self._taken.values() if device in c.devices)
+            below = self._limit - promised - taken
+            measured = below if measured is None else min(measured, below)
+        return None if measured is None else max(0, measured)
+
+    async def reserve(self, engine: str, plan: Plan) -> None:
         """Promise the plan's expected bytes to `engine`, or raise `DoesNotFit` with the numbers."""
         devices = devices_of(plan, self._facts())
         size = plan.expected_memory.total
@@ -87,19 +95,54 @@ class Admission:
                 )
                 error.retryable = True  # what does not fit now may fit when something else has gone
                 raise error
-            reservation = Reservation(engine, devices, size)
-            self._reserved[engine] = reservation
-            return reservation
+            self._promised[engine] = Claim(plan.model, devices, size)
         finally:
             for lock in reversed(locks):
                 lock.release()
 
-    def release(self, engine: str) -> None:
-        """The engine has taken its memory (or gave up): measured readings speak for it from now on."""
-        self._reserved.pop(engine, None)
+    def settle(self, engine: str) -> None:
+        """The engine is ready, and a reading of free memory since then shows what it took."""
+        claim = self._promised.pop(engine, None)
+        if claim is not None:
+            self._taken[engine] = claim
 
-    def reserved(self) -> Sequence[Reservation]:
-        return list(self._reserved.values())
+    def adopt(self, engine: str, plan: Plan) -> None:
+        """An engine that runs already has this plan."""
+        self._taken[engine] = Claim(plan.model, devices_of(plan, self._facts()), plan.expected_memory.total)
+
+    def forget(self, engine: str) -> None:
+        """The engine is gone, or never came."""
+        self._promised.pop(engine, None)
+        self._taken.pop(engine, None)
+
+    def promised_bytes(self) -> int:
+        """Bytes promised to engines that are not ready yet."""
+        return sum(c.size for c in self._promised.values())
+
+    def facts_for(self, model: str) -> HostFacts:
+        """The host's facts as a new plan of `model` may see them: what its own engines take counts as
+        free, for the new plan replaces them, and the limit is kept."""
+        facts = self._facts()
+        own = [c for c in self._taken.values() if c.model == model]
+        memory = facts.memory
+        available = memory.available + sum(c.size for c in own if HOST in c.devices)
+        if self._limit is not None:
+            others = sum(c.size for c in self._taken.values() if HOST in c.devices and c.model != model)
+            available = min(available, self._limit - others + HOST_RESERVE)
+        return dataclasses.replace(
+            facts,
+            memory=dataclasses.replace(memory, available=max(0, min(available, memory.total))),
+            accelerators=tuple(
+                dataclasses.replace(
+                    a,
+                    memory_free=None
+                    if a.memory_free is None
+                    else a.memory_free
+                    + sum(c.size for c in own if a.pci in c.devices or (a.unified and HOST in c.devices)),
+                )
+                for a in facts.accelerators
+            ),
+        )
 
 
 def _gib(size: int) -> str:

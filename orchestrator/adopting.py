@@ -171,6 +171,7 @@ class Adopter:
                 healthy = False
             if not healthy:
                 engine.state, engine.ready_at = State.LOADING, None
+        self._c.admission.adopt(engine.id, engine.plan)
         actor.adopt(engine)
 
     async def _remove(self, one: Seen) -> None:

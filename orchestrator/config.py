@@ -118,6 +118,8 @@ class HostSettings(Frozen):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$")] | None = None
     """What the host is called in views, labels and headers; None takes the system's host name."""
+    engine_memory: int | None = Field(default=None, gt=0)
+    """Bytes of system memory that all engines together may take; None leaves it to what is free."""
 
 
 class GatewaySettings(Frozen):

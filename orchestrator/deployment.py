@@ -5,6 +5,7 @@ Changed by its actor alone (`orchestrator.actor`); everybody may read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -53,6 +54,8 @@ class Deployment:
     last_log: Sequence[LogLine] = ()
     """The log of the last engine that ended, which Podman no longer has."""
     last_start_s: float | None = None
+    switches: Counter[str] = field(default_factory=Counter)
+    """How switches ended: done, refused, taken_back."""
 
     @property
     def name(self) -> str:

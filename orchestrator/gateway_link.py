@@ -109,6 +109,10 @@ class GatewayLink:
         """Counters a model, for metrics."""
         return {name: dict(traffic.totals) for name, traffic in self._models.items()}
 
+    def engines(self) -> Mapping[str, Mapping[str, Any]]:
+        """The gateway's last words on each engine, for metrics."""
+        return dict(self._engines)
+
     def forget(self, model: str) -> None:
         """The model is no longer defined."""
         self._models.pop(model, None)

@@ -7,14 +7,14 @@ disk (read once until they change), images from Podman.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from containers.errors import ImageMissing
 from containers.podman import Podman
-from hosts.facts import HostFacts
 from orchestrator import catalogue as catalogues
 from orchestrator import planner
+from orchestrator.admission import Admission
 from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
 from orchestrator.config import Config
 from orchestrator.errors import DoesNotFit, ModelFileError, OutriderError, Refused
@@ -31,12 +31,12 @@ SHOWN_REJECTIONS = 3
 class Planning:
     """Plans for one host."""
 
-    def __init__(self, paths: Paths, config: Config, facts: Callable[[], HostFacts], podman: Podman) -> None:
+    def __init__(self, paths: Paths, config: Config, admission: Admission, podman: Podman) -> None:
         self._paths = paths
         self._podman = podman
         self._reader = FileReader()
         self._shipped = catalogues.shipped()
-        self.facts = facts
+        self._admission = admission
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -58,7 +58,7 @@ class Planning:
         files = await self._files(entry)
         return planner.plan(
             entry,
-            self.facts(),
+            self._admission.facts_for(entry.name),
             self._catalogue,
             files,
             what_if=what_if,
@@ -79,7 +79,7 @@ class Planning:
             found = planner.without_speculation(
                 running,
                 entry,
-                self.facts(),
+                self._admission.facts_for(entry.name),
                 self._catalogue,
                 files,
                 defaults=self._defaults,

@@ -119,7 +119,7 @@ class Runner:
         engine.ready_at = self.clock.now()
         if self._refresh is not None:
             await self._refresh()
-        self.admission.release(engine.id)
+        self.admission.settle(engine.id)
         return proven
 
     async def _image(self, engine: Engine) -> None:
@@ -268,7 +268,6 @@ class Runner:
 
         Raises `EngineFailed` `wedged` when the process outlives a forced removal.
         """
-        self.admission.release(engine.id)
         if engine.container_id is None:
             # a create that was cut off may have made a container all the same
             engine.container_id = await self._unrecorded(engine)
@@ -283,6 +282,9 @@ class Runner:
             self.ports.give_back(engine.port)
             engine.port = None
         await asyncio.to_thread(remove_files, self.paths, engine.id)
+        if self._refresh is not None:
+            await self._refresh()
+        self.admission.forget(engine.id)
 
     async def _stop(self, container: str) -> None:
         state = await self.podman.inspect(container)

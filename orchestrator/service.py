@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import structlog
@@ -55,7 +55,6 @@ from orchestrator.views import (
     JobView,
     ModelView,
     ReloadResult,
-    State,
     Why,
 )
 
@@ -148,8 +147,8 @@ class Outrider:
         )
         gateway = GatewayLink(paths.gateway_socket, clock, timing)
         podman = Podman(podman_socket, call_timeout=timing.podman_call)
-        admission = Admission(host.facts)
-        planning = Planning(paths, config, host.facts, podman)
+        admission = Admission(host.facts, config.host.engine_memory)
+        planning = Planning(paths, config, admission, podman)
         runner = Runner(
             podman=podman,
             paths=paths,
@@ -534,14 +533,22 @@ class Outrider:
                     await actor.settled()
 
     async def metrics(self) -> Mapping[str, Any]:
+        p = self._p
+        deployments = [a.deployment for a in self._actors.values()]
+        switches: dict[str, dict[str, int]] = {}
+        for d in deployments:
+            switches[d.name] = dict(d.switches)
         return {
-            "events": {f"{kind}/{code}": n for (kind, code), n in self._p.journal.counts.items()},
-            "requests": self._p.gateway.totals(),
-            "rates": {name: round(self._p.gateway.rate(name), 3) for name in self._actors},
-            "reserved_bytes": sum(r.size for r in self._p.context.admission.reserved()),
-            "table_revision": self._p.routing.revision,
-            "states": {name: a.deployment.shown_state() for name, a in self._actors.items()},
-            "starting": sum(
-                a.deployment.shown_state() not in (State.READY, State.STOPPED) for a in self._actors.values()
-            ),
+            "events": {f"{kind}/{code}": n for (kind, code), n in p.journal.counts.items()},
+            "requests": p.gateway.totals(),
+            "engines": p.gateway.engines(),
+            "rates": {name: round(p.gateway.rate(name), 3) for name in self._actors},
+            "switches": switches,
+            "memory_expected": {
+                d.name: {k: v for k, v in asdict(d.wanted.expected_memory).items() if v is not None}
+                for d in deployments
+                if d.wanted is not None
+            },
+            "reserved_bytes": p.context.admission.promised_bytes(),
+            "table_revision": p.routing.revision,
         }

@@ -288,6 +288,7 @@ class Steps:
         if decision.action is Switch.MAKE_BEFORE_BREAK:
             old.admit = False
             self._publish()
+        d.switches["done"] += 1
         self._emit(
             "switch_done",
             f"{d.name}: {new.plan.method} serves since {self._c.clock.now() - started:.1f} s after the decision",
@@ -303,7 +304,7 @@ class Steps:
             await self._stop(old, "superseded")
 
     async def _how(self, plan: Plan, cause: Cause) -> Decision[Switch]:
-        devices = devices_of(plan, self._c.planning.facts())
+        devices = devices_of(plan, self._c.admission.facts_for(self._d.name))
         facts = switching.SwitchFacts(
             needed=plan.expected_memory.total,
             free=self._c.admission.free(devices),
@@ -314,9 +315,7 @@ class Steps:
 
     def _refuse(self, old: Engine, plan: Plan, code: str, numbers: Mapping[str, object]) -> None:
         d = self._d
-        d.wanted = old.plan
-        d.speculate = old.plan.method is not Method.NONE
-        self._rest_governor()
+        self._stay_with(old.plan, "refused")
         error = SwitchTooCostly(
             f"{d.name} stays with {old.plan.method}: a switch to {plan.method} would leave it unserved for too long",
             evidence=dict(numbers),
@@ -326,10 +325,8 @@ class Steps:
     def _take_back(self, old: Engine, new: Engine) -> None:
         """The new engine did not come up: the old plan is wanted again, and serves on if it still runs."""
         d = self._d
-        d.wanted = old.plan
-        d.speculate = old.plan.method is not Method.NONE
+        self._stay_with(old.plan, "taken_back")
         old.admit = True
-        self._rest_governor()
         if old in d.live():
             d.failures = backoff.Failures()
         else:
@@ -341,8 +338,12 @@ class Steps:
             evidence={"generation": new.generation, "code": None if d.reason is None else d.reason.code},
         )
 
-    def _rest_governor(self) -> None:
-        """No new attempt before the dwell time has passed, and not within ten periods."""
+    def _stay_with(self, plan: Plan, outcome: str) -> None:
+        """The switch did not happen: the old plan is wanted again, and the governor rests for the dwell
+        time, ten periods at least."""
+        self._d.wanted = plan
+        self._d.speculate = plan.method is not Method.NONE
+        self._d.switches[outcome] += 1
         timing = self._c.timing
         rest = max(self._d.entry.speculation.dwell_s * timing.scale, 10 * timing.governor_period)
         self._d.governor = replace(self._d.governor, refused_until=self._c.clock.now() + rest)

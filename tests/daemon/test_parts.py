@@ -203,8 +203,20 @@ async def test_what_is_promised_is_not_free_for_the_next() -> None:
         await admission.reserve("two", a_plan(41))
     assert refused.value.evidence == {"needed_bytes": 41, "free_bytes": 40, "devices": ["host"]}
     assert refused.value.retryable
-    admission.release("one")
+    admission.forget("one")
     await admission.reserve("two", a_plan(100))
+
+
+async def test_a_limit_counts_what_engines_have_taken() -> None:
+    admission = Admission(lambda: facts(1 << 40), limit=100)
+    await admission.reserve("one", a_plan(60))
+    admission.settle("one")
+    assert admission.free(["host"]) == 40
+    with pytest.raises(DoesNotFit):
+        await admission.reserve("two", a_plan(41))
+    # a new plan of the same model replaces what runs: its own memory counts as free, another's does not
+    assert admission.facts_for("m").memory.available == 100 + HOST_RESERVE
+    assert admission.facts_for("other").memory.available == 40 + HOST_RESERVE
 
 
 async def test_memory_is_counted_where_the_plan_runs() -> None:
