@@ -123,13 +123,14 @@ class Chat:
     def __init__(self, options: Common, model: str, extra: Mapping[str, Any]) -> None:
         import httpx
 
+        from api.cli.client import PLAIN
         from orchestrator.config import client_url, load
 
         self.base_url = f"{client_url(load(options.paths).gateway.listen)}/v1"
         self.messages: list[dict[str, str]] = []
         self._model = model
         self._extra = dict(extra)
-        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=QUIET), trust_env=False)
+        self._http = httpx.Client(timeout=httpx.Timeout(10.0, read=QUIET), trust_env=False, verify=PLAIN)
 
     def __enter__(self) -> Chat:
         return self

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
+import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -33,6 +35,9 @@ DEADLINE = 30.0
 """Seconds for a call that only reads or takes note."""
 QUIET = 20.0
 """Seconds without a byte, after which a stream counts as lost."""
+
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""No TLS is spoken here; without this httpx would read all certificate authorities for every client."""
 
 _BY_CODE: Mapping[str, type[OutriderError]] = {
     "usage": UsageError,
@@ -108,7 +113,7 @@ class Client:
     def __init__(self, paths: Paths) -> None:
         self._socket = paths.control_socket
         self._http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(self._socket)),
+            transport=httpx.HTTPTransport(uds=str(self._socket), verify=PLAIN),
             base_url="http://localhost/api/v1",
             headers={"X-Outrider-Author": f"cli:{_user()}"},
             timeout=DEADLINE,
@@ -141,6 +146,7 @@ class Client:
     ) -> Any:
         """A call's JSON answer, None for an empty one. Raises what the daemon raised,
         `DaemonUnreachable` when nobody answers, `TimedOut` after `timeout` seconds."""
+        self._reach()
         try:
             response = self._http.request(method, path, json=body, params=dict(params or {}), timeout=timeout)
         except httpx.HTTPError as error:
@@ -154,6 +160,7 @@ class Client:
     ) -> Iterator[Message]:
         """Server-sent events until `event: end` or the caller stops; `event: error` is raised."""
         timeout = httpx.Timeout(DEADLINE, read=quiet)
+        self._reach()
         try:
             with self._http.stream("GET", path, params=dict(params or {}), timeout=timeout) as response:
                 if response.is_error:
@@ -168,18 +175,26 @@ class Client:
         except httpx.HTTPError as error:
             raise self._lost(error, quiet) from error
 
-    def _lost(self, error: httpx.HTTPError, timeout: float) -> OutriderError:
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            if _caused_by_permission(error):
-                return DaemonUnreachable(
+    def _reach(self) -> None:
+        """Raise `DaemonUnreachable`, with the reason, unless somebody listens. Costs microseconds, and
+        httpx would leave the socket of a failed connection open."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(DEADLINE)
+            try:
+                probe.connect(str(self._socket))
+            except PermissionError as error:
+                raise DaemonUnreachable(
                     f"{self._socket} may not be opened by {_user()}",
                     hint="join the socket's group (usually `outrider`), or call with sudo",
-                )
-            return DaemonUnreachable(
-                f"no daemon answers on {self._socket}",
-                hint="start one with `outrider up` (or `systemctl start outrider`); "
-                "a daemon with another state folder needs --state-dir",
-            )
+                ) from error
+            except OSError as error:
+                raise DaemonUnreachable(
+                    f"no daemon answers on {self._socket}",
+                    hint="start one with `outrider up` (or `systemctl start outrider`); "
+                    "a daemon with another state folder needs --state-dir",
+                ) from error
+
+    def _lost(self, error: httpx.HTTPError, timeout: float) -> OutriderError:
         if isinstance(error, httpx.TimeoutException):
             return TimedOut(
                 f"the daemon did not answer within {timeout:g} s",
@@ -216,14 +231,6 @@ def _stream_error(data: Any) -> OutriderError:
     if isinstance(data, dict) and isinstance(data.get("code"), str):
         return rebuilt(data["code"], str(data.get("detail") or data["code"]), hint=data.get("hint"))
     return OutriderError(f"the daemon broke off: {data}")
-
-
-def _caused_by_permission(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, PermissionError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _user() -> str:

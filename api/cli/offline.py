@@ -75,6 +75,7 @@ def plan(
     paths = common(ctx).paths
     if profile is not None and facts is not None:
         raise UsageError("--profile and --facts both name a host", hint="give one of them")
+    wishes = pairs(what_if or [])
     config = load(paths)
     catalogue = _catalogue(config)
     entry = find_model(catalogue, model)
@@ -83,7 +84,7 @@ def plan(
         _facts(profile, facts),
         catalogue,
         FileReader().inspect(entry, paths.store),
-        what_if=pairs(what_if or []),
+        what_if=wishes,
         defaults=planner.Preferences(
             context=config.defaults.context,
             parallel=config.defaults.parallel,
@@ -148,7 +149,8 @@ def find_model(catalogue: Catalogue, name: str) -> ModelEntry:
     entry = catalogue.model(name)
     if entry is None:
         known = [known for m in catalogue.models for known in (m.name, *m.aliases)]
-        raise NotFound(f"there is no model {name!r}", hint=did_you_mean(name, known, listed="models"))
+        hint = did_you_mean(name, known, listed="models") if known else "add one with `outrider model add`"
+        raise NotFound(f"there is no model {name!r}", hint=hint)
     return entry
 
 

@@ -1,0 +1,228 @@
+"""start, stop, restart, drain, apply: what is asked of the daemon, and how waiting ends."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from api.cli import following
+from tests.cli import fake
+from tests.cli.conftest import Call
+
+DEPLOYMENT = "/deployments/smollm2"
+DESIRED = "/deployments/smollm2/desired"
+
+
+def progress(phase: str, detail: str, **more: Any) -> dict[str, Any]:
+    return {"phase": phase, "detail": detail, "elapsed_s": 2.0, "fraction": None, "eta_s": None, **more}
+
+
+@pytest.mark.parametrize(("verb", "state"), [("start", "running"), ("stop", "stopped")])
+def test_start_and_stop_write_what_is_desired_and_return(
+    call: Call, daemon: fake.Script, verb: str, state: str
+) -> None:
+    daemon.on("PUT", DESIRED, fake.view("pulling", desired=state))
+    said = call(verb, "smollm2")
+    assert said.code == 0
+    assert said.out == f"smollm2: pulling (desired: {state})\n"
+    (asked,) = daemon.asked
+    assert asked.body == {"state": state}
+    assert asked.headers["X-Outrider-Author"].startswith("cli:")
+
+
+@pytest.mark.parametrize("verb", ["restart", "apply", "drain"])
+def test_the_other_verbs_are_posts(call: Call, daemon: fake.Script, verb: str) -> None:
+    daemon.on("POST", f"{DEPLOYMENT}/{verb}", fake.view())
+    daemon.on("GET", DEPLOYMENT, fake.view())
+    said = call(verb, "smollm2", "--json")
+    assert said.code == 0
+    assert said.document == fake.view()
+    assert len(daemon.asked_for("POST", f"{DEPLOYMENT}/{verb}")) == 1
+
+
+def test_a_name_with_a_slash_is_escaped(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", "/deployments/org%2Fm/desired", fake.view("pulling", "m"))
+    assert call("start", "org/m").code == 0
+
+
+def test_waiting_shows_each_step_once_and_ends_when_ready(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", DESIRED, fake.view("creating"))
+    daemon.on(
+        "GET",
+        DEPLOYMENT,
+        fake.view("stopped"),
+        fake.view("creating", progress=progress("creating", "container")),
+        fake.view("loading", progress=progress("loading", "weights", fraction=0.25, eta_s=6.0)),
+        fake.view("loading", progress=progress("loading", "weights", fraction=0.75, eta_s=2.0)),
+        fake.view("warming", progress=progress("warming", "first answer")),
+        fake.view("ready"),
+    )
+    said = call("start", "smollm2", "--wait")
+    assert said.code == 0
+    assert said.err.splitlines() == [
+        "smollm2: creating, container",
+        "smollm2: loading, weights",
+        "smollm2: warming, first answer",
+    ]
+    assert said.out == "smollm2: ready, engine 3 (llama.cpp, ngram) (desired: running)\n"
+
+
+def test_how_far_it_is() -> None:
+    view = fake.view("loading", progress=progress("loading", "weights", fraction=0.25, eta_s=6.0))
+    assert following.tail(view, 0.0) == " (25 %, 2 s, about 6 s left)"
+    assert following.tail(fake.view("loading"), 61.0) == " (1 min 1 s)"
+
+
+def test_waiting_keeps_standard_output_for_the_document(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", DESIRED, fake.view("loading"))
+    daemon.on("GET", DEPLOYMENT, fake.view("stopped"), fake.view("loading"), fake.view("ready"))
+    said = call("start", "smollm2", "--wait", "--json")
+    assert said.document == fake.view("ready")
+    assert said.err == "smollm2: loading\n"
+
+
+def test_a_failure_ends_waiting_with_reason_and_hint(call: Call, daemon: fake.Script) -> None:
+    why = {"code": "missing_file", "text": "the weights are gone", "hint": "add the model again"}
+    daemon.on("PUT", DESIRED, fake.view("loading"))
+    daemon.on(
+        "GET",
+        DEPLOYMENT,
+        fake.view("stopped"),
+        fake.view("loading"),
+        fake.view("failed", reason=why, next_attempt_s=10.0),
+    )
+    said = call("start", "smollm2", "--wait")
+    assert said.code == 1
+    assert said.err.splitlines()[-2:] == [
+        "error[missing_file]: smollm2 failed: the weights are gone; the next attempt is in 10 s",
+        "hint: add the model again",
+    ]
+
+
+def test_what_does_not_fit_is_four(call: Call, daemon: fake.Script) -> None:
+    why = {"code": "too_big", "text": "needs 30 GiB", "hint": "take a smaller variant"}
+    daemon.on("PUT", DESIRED, fake.view("loading"))
+    daemon.on("GET", DEPLOYMENT, fake.view("stopped"), fake.view("failed", reason=why))
+    assert call("start", "smollm2", "--wait").code == 4
+
+
+def test_a_refusal_at_once_is_four(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", DEPLOYMENT, fake.view("stopped"))
+    daemon.on("PUT", DESIRED, fake.problem(409, "too_big", "needs 30 GiB", hint="take a smaller variant"))
+    said = call("start", "smollm2", "--wait")
+    assert said.code == 4
+    assert "error[too_big]: needs 30 GiB\nhint: take a smaller variant" in said.err
+
+
+def test_an_old_failure_is_no_answer_to_a_new_start(call: Call, daemon: fake.Script) -> None:
+    why = {"code": "crashed", "text": "exit code 139", "hint": None}
+    old = fake.view("failed", reason=why, restarts=4)
+    daemon.on("PUT", DESIRED, old)
+    daemon.on("GET", DEPLOYMENT, old, old, old, fake.view("loading"), fake.view("ready"))
+    assert call("start", "smollm2", "--wait").code == 0
+
+
+def test_a_new_failure_with_the_same_reason_is(call: Call, daemon: fake.Script) -> None:
+    why = {"code": "crashed", "text": "exit code 139", "hint": None}
+    daemon.on("PUT", DESIRED, fake.view("loading"))
+    daemon.on(
+        "GET", DEPLOYMENT, fake.view("failed", reason=why, restarts=4), fake.view("failed", reason=why, restarts=5)
+    )
+    said = call("start", "smollm2", "--wait")
+    assert said.code == 1
+    assert "hint: `outrider logs smollm2` shows" in said.err
+
+
+def test_an_old_failure_that_stays_is_believed_in_the_end(
+    call: Call, daemon: fake.Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "STALE", 0.3)
+    old = fake.view("failed", reason={"code": "crashed", "text": "exit code 139", "hint": None})
+    daemon.on("PUT", DESIRED, old)
+    daemon.on("GET", DEPLOYMENT, old)
+    assert call("start", "smollm2", "--wait").code == 1
+
+
+def test_the_time_limit_is_five_and_says_what_it_was_doing(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", DESIRED, fake.view("loading"))
+    daemon.on("GET", DEPLOYMENT, fake.view("loading", progress=progress("loading", "weights")))
+    said = call("start", "smollm2", "--wait", "--timeout", "0.3")
+    assert said.code == 5
+    assert "smollm2 did not get there within 0.3 s: it is smollm2: loading, weights" in said.err
+
+
+def test_stop_waits_for_stopped(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", DESIRED, fake.view("draining", desired="stopped"))
+    daemon.on(
+        "GET",
+        DEPLOYMENT,
+        fake.view(),
+        fake.view("draining"),
+        fake.view("stopping"),
+        fake.view("stopped", desired="stopped"),
+    )
+    said = call("stop", "smollm2", "--wait")
+    assert said.code == 0
+    assert said.out == "smollm2: stopped (desired: stopped)\n"
+
+
+def with_generation(state: str, generation: int, **changes: Any) -> dict[str, Any]:
+    view = fake.view(state, **changes)
+    view["engine"]["generation"] = generation
+    return view
+
+
+def test_restart_waits_for_another_engine(call: Call, daemon: fake.Script) -> None:
+    daemon.on("POST", f"{DEPLOYMENT}/restart", with_generation("ready", 3))
+    daemon.on(
+        "GET",
+        DEPLOYMENT,
+        with_generation("ready", 3),  # before
+        with_generation("ready", 3),  # the state as the request found it
+        with_generation("ready", 3),  # not restarted yet
+        with_generation("draining", 3),
+        with_generation("loading", 4),
+        with_generation("ready", 4),
+    )
+    said = call("restart", "smollm2", "--wait", "--json")
+    assert said.document["engine"]["generation"] == 4
+
+
+def test_apply_waits_until_nothing_is_drifted(call: Call, daemon: fake.Script) -> None:
+    daemon.on("POST", f"{DEPLOYMENT}/apply", fake.view(drifted=True))
+    daemon.on("GET", DEPLOYMENT, fake.view(drifted=True), fake.view(drifted=True), fake.view(drifted=True), fake.view())
+    assert call("apply", "smollm2", "--wait", "--json").document["drifted"] is False
+
+
+def test_an_unknown_model_is_three_with_the_nearest_name(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", "/deployments/smolm2/desired", fake.problem(404, "not_found", "there is no model 'smolm2'"))
+    daemon.on("GET", "/models", [fake.model()])
+    said = call("start", "smolm2")
+    assert said.code == 3
+    assert "hint: did you mean 'smollm2'?" in said.err
+
+
+def test_a_daemon_that_restarts_meanwhile_is_waited_for(call: Call, daemon: fake.Script) -> None:
+    def cut(_asked: fake.Asked) -> fake.Answer:
+        raise ConnectionAbortedError  # the connection ends without an answer
+
+    daemon.on("PUT", DESIRED, fake.view("loading"))
+    daemon.on("GET", DEPLOYMENT, fake.view("stopped"), fake.view("loading"), cut, cut, fake.view("ready"))
+    assert call("start", "smollm2", "--wait").code == 0
+
+
+def test_a_daemon_that_stays_away_is_six(call: Call, daemon: fake.Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "AWAY", 0.3)
+    answers = itertools.chain([fake.view("stopped"), fake.view("loading")], itertools.repeat(None))
+
+    def then_cut(_asked: fake.Asked) -> fake.Answer:
+        body = next(answers)
+        if body is None:
+            raise ConnectionAbortedError
+        return fake.Answer(body)
+
+    daemon.on("PUT", DESIRED, fake.view("loading"))
+    daemon.on("GET", DEPLOYMENT, then_cut)
+    assert call("start", "smollm2", "--wait").code == 6

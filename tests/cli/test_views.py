@@ -1,0 +1,155 @@
+"""ps, status, events, logs, models, reload: what the daemon shows, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli import fake
+from tests.cli.conftest import Call
+
+HEALTH = {
+    "ok": True,
+    "version": "0.1.0",
+    "host": "here",
+    "boot_id": "b",
+    "owner": "o",
+    "uptime_s": 7384.0,
+    "podman": True,
+    "gateway": None,
+    "loops": {},
+    "problems": [{"code": "clock", "text": "the clock is off", "hint": "chrony"}],
+}
+GPU = {
+    "vendor": "nvidia",
+    "name": "RTX 3090",
+    "arch": "sm_86",
+    "pci": "0000:01:00.0",
+    "memory_total": 24 * 2**30,
+    "memory_free": None,
+    "unified": False,
+}
+HOST: dict[str, Any] = {
+    "schema": 1,
+    "host": "here",
+    "os": "Debian 12",
+    "kernel": None,
+    "cpu": {"model": "EPYC", "arch": "x86_64", "threads": 2, "flags": []},
+    "memory": {"total": 2**33, "available": 2**32},
+    "accelerators": [GPU],
+    "problems": [{"code": "no_device", "vendor": "amd", "detail": "no AMD device", "hint": None}],
+}
+
+
+def test_ps_is_a_table(call: Call, daemon: fake.Script) -> None:
+    why = {"code": "crashed", "text": "exit code 139", "hint": None}
+    daemon.on(
+        "GET",
+        "/deployments",
+        [fake.view(drifted=True, in_flight=2), fake.view("failed", "other", reason=why, next_attempt_s=90.0)],
+    )
+    said = call("ps")
+    assert said.code == 0
+    heading, first, second = said.out.splitlines()
+    assert heading.split()[:3] == ["MODEL", "STATE", "DESIRED"]
+    assert first.split()[:8] == ["smollm2", "ready", "(drifted)", "running", "3", "llama.cpp", "ngram", "x8"]
+    assert "exit code 139 (next attempt in 1 min 30 s)" in second
+
+
+def test_ps_json_is_the_apis_list(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", "/deployments", [fake.view(), fake.view("stopped", "other")])
+    said = call("ps", "--json")
+    assert said.document == [fake.view(), fake.view("stopped", "other")]
+    assert said.err == ""
+
+
+def test_nothing_deployed_says_what_to_do_beside_the_answer(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", "/deployments", [])
+    said = call("ps")
+    assert (said.code, said.out) == (0, "")
+    assert "outrider start MODEL" in said.err
+    assert call("ps", "--json").document == []
+
+
+def test_what_the_daemon_says_is_no_markup(call: Call, daemon: fake.Script) -> None:
+    why = {"code": "x", "text": "[red]no[/red] [nonsense", "hint": None}
+    daemon.on("GET", "/deployments", [fake.view("failed", reason=why)])
+    assert "[red]no[/red] [nonsense" in call("ps").out
+
+
+def test_status(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", "/health", HEALTH)
+    daemon.on("GET", "/host", HOST)
+    daemon.on("GET", "/deployments", [fake.view()])
+    said = call("status")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0] == "daemon    ok, version 0.1.0, up 2 h 3 min"
+    assert lines[1:3] == ["podman    ok", "gateway   not heard of yet"]
+    assert "gpu       RTX 3090 (sm_86, 0000:01:00.0), 24.0 GiB own memory, - free" in lines
+    assert "problem   [clock] the clock is off" in lines
+    assert "          hint: chrony" in lines
+    assert "problem   [no_device] no AMD device" in lines
+    document = call("status", "--json").document
+    assert document == {"health": HEALTH, "host": HOST, "deployments": [fake.view()]}
+
+
+def test_models(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", "/models", [fake.model(), fake.model("gone", files_ok=False, problem="no file")])
+    for words in (("models",), ("model", "ls")):
+        said = call(*words)
+        assert "98 MiB" in said.out
+        assert "no file" in said.out
+        assert call(*words, "--json").document[1]["name"] == "gone"
+
+
+def test_events_come_page_by_page(call: Call, daemon: fake.Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.cli.views.PAGE", 2)
+    daemon.on("GET", "/events", [fake.event(1, "a"), fake.event(2, "b")], [fake.event(3, "c")])
+    said = call("events")
+    assert [line.split()[-1] for line in said.out.splitlines()] == ["a", "b", "c"]
+    assert [a.query for a in daemon.asked] == ["since=0&limit=2", "since=2&limit=2"]
+
+
+def test_events_of_one_deployment_after_one(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", "/events", [fake.event(8, "a")])
+    assert call("events", "--since", "7", "--deployment", "m", "--json").document == [fake.event(8, "a")]
+    assert daemon.asked[0].query == "since=7&deployment=m&limit=5000"
+
+
+def test_following_prints_one_document_a_line(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", "/events", fake.events(("event", fake.event(1, "a")), ("event", fake.event(2, "b"))))
+    said = call("events", "-f", "--json")
+    assert said.code == 0
+    assert [json.loads(line)["text"] for line in said.out.splitlines()] == ["a", "b"]
+    assert daemon.asked[0].query == "follow=true"
+
+
+def test_a_stream_that_breaks_with_an_error(call: Call, daemon: fake.Script) -> None:
+    error = {"code": "podman_unreachable", "detail": "Podman went away", "hint": "wait"}
+    daemon.on("GET", "/deployments/m/logs", fake.events(("log", {"stream": "stdout", "text": "x"}), ("error", error)))
+    said = call("logs", "m", "-f")
+    assert said.code == 1
+    assert said.out == "x\n"
+    assert said.err == "error[podman_unreachable]: Podman went away\nhint: wait\n"
+
+
+def test_logs(call: Call, daemon: fake.Script) -> None:
+    lines = [{"stream": "stdout", "text": "one"}, {"stream": "stderr", "text": "[two]"}]
+    daemon.on("GET", "/deployments/m/logs", lines)
+    assert call("logs", "m", "--tail", "2").out == "one\n[two]\n"
+    assert daemon.asked[0].query == "tail=2"
+    assert call("logs", "m", "--json").document == lines
+
+
+def test_reload_shows_what_it_changes(call: Call, daemon: fake.Script) -> None:
+    change = {"subject": "model m", "kind": "changed", "detail": "context: 1 -> 2", "action": "apply"}
+    daemon.on("POST", "/reload", {"applied": False, "changes": [change]})
+    said = call("reload", "--dry-run")
+    assert daemon.asked[0].body == {"dry_run": True}
+    assert "context: 1 -> 2  makes a new plan" in said.out
+    assert "not applied (dry run)" in said.out
+    daemon.on("POST", "/reload", {"applied": True, "changes": []})
+    assert "nothing changed" in call("reload").err
