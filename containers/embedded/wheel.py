@@ -16,13 +16,27 @@ from pathlib import Path
 
 from containers.embedded.errors import ImageBuildFailed
 
-VERSION = "2026.10.11549"
-"""xllamacpp's version; its last part is llama.cpp's build number."""
-SHA256 = "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261"
-FILE_NAME = f"xllamacpp-{VERSION}-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl"
-MACHINE = "x86_64"
 FETCH_LIMIT = 600.0
 """Seconds to fetch 34 MB over a slow line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One wheel of one version: what pip calls it, its file's name and sha256, the machine it is for."""
+
+    project: str
+    version: str
+    file_name: str
+    sha256: str
+    machine: str = "x86_64"
+
+
+XLLAMACPP = Pin(
+    "xllamacpp",
+    "2026.10.11549",  # the last part is llama.cpp's build number
+    "xllamacpp-2026.10.11549-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+    "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,39 +60,41 @@ def given(path: Path) -> Wheel:
     return Wheel(path, digest(path))
 
 
-def fetch(cache: Path, *, python: Sequence[str] | None = None, limit: float = FETCH_LIMIT) -> Wheel:
+def fetch(
+    cache: Path, pin: Pin = XLLAMACPP, *, python: Sequence[str] | None = None, limit: float = FETCH_LIMIT
+) -> Wheel:
     """The pinned wheel in `cache`, downloaded with pip when it is not there yet.
 
     `python` is the command whose pip to use: this interpreter's by default, or the system's
     where this one has no pip. pip checks the hash, and takes its index from its own
     configuration. Raises `ImageBuildFailed`.
     """
-    path = cache / FILE_NAME
-    if path.is_file() and digest(path) == SHA256:
-        return Wheel(path, SHA256)
-    if platform.machine() != MACHINE:
+    path = cache / pin.file_name
+    if path.is_file() and digest(path) == pin.sha256:
+        return Wheel(path, pin.sha256)
+    if platform.machine() != pin.machine:
         raise ImageBuildFailed(
-            f"there is no wheel of the embedded engine for {platform.machine()}",
+            f"there is no pinned wheel of {pin.project} for {platform.machine()}",
             hint="build it from llama.cpp's source",
         )
     cache.mkdir(parents=True, exist_ok=True)
     complaints = []
     for command in [python] if python is not None else [[sys.executable], ["/usr/bin/python3"]]:
-        complaint = _download(list(command), cache, limit)
+        complaint = _download(list(command), cache, pin, limit)
         if complaint is None:
-            return Wheel(path, SHA256)
+            return Wheel(path, pin.sha256)
         complaints.append(complaint)
     raise ImageBuildFailed(
-        f"pip could not fetch xllamacpp {VERSION}: {'; '.join(complaints)}",
-        hint=f"put {FILE_NAME} into {cache}, or name a wheel file",
+        f"pip could not fetch {pin.project} {pin.version}: {'; '.join(complaints)}",
+        hint=f"put {pin.file_name} into {cache}, or name a wheel file",
     )
 
 
-def _download(command: list[str], cache: Path, limit: float) -> str | None:
+def _download(command: list[str], cache: Path, pin: Pin, limit: float) -> str | None:
     """Download into a folder of our own, then move: the cache never holds half a file."""
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as folder:
         requirements = Path(folder) / "requirements.txt"
-        requirements.write_text(f"xllamacpp=={VERSION} --hash=sha256:{SHA256}\n", encoding="ascii")
+        requirements.write_text(f"{pin.project}=={pin.version} --hash=sha256:{pin.sha256}\n", encoding="ascii")
         options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--disable-pip-version-check", "--quiet"]
         try:
             done = subprocess.run(
@@ -92,11 +108,11 @@ def _download(command: list[str], cache: Path, limit: float) -> str | None:
             return f"{command[0]}: no answer within {limit:.0f} s"
         except OSError as error:
             return f"{command[0]}: {error}"
-        fetched = Path(folder) / FILE_NAME
+        fetched = Path(folder) / pin.file_name
         if done.returncode != 0 or not fetched.is_file():
             lines = done.stderr.strip().splitlines()
             return f"{command[0]}: {lines[-1] if lines else f'status {done.returncode}'}"
-        fetched.replace(cache / FILE_NAME)
+        fetched.replace(cache / pin.file_name)
     return None
 
 
@@ -105,7 +121,7 @@ def unpack(wheel: Wheel, cache: Path) -> Path:
 
     Several processes may ask at once: each unpacks on its own, and the first to finish wins.
     """
-    folder = cache / f"xllamacpp-{wheel.sha256[:16]}"
+    folder = cache / f"unpacked-{wheel.sha256[:16]}"
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,21 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+def call(
+    socket_path: Path, path: str, body: object = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, Any]:
+    """Status and body of a request, decoded if it is JSON; a GET without a body, else a POST."""
+    connection = _Connection(socket_path)
+    try:
+        data = None if body is None else json.dumps(body)
+        connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    finally:
+        connection.close()
+    return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The text of a chat and how many tokens were drafted and accepted for it."""
@@ -56,16 +71,8 @@ class Running:
         return self.log_file.read_text(errors="replace")
 
     def call(self, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
-        """Status and JSON body of a request; a GET without a body, else a POST."""
-        connection = _Connection(self.socket)
-        try:
-            data = None if body is None else json.dumps(body)
-            connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))
-            answer = connection.getresponse()
-            text = answer.read().decode()
-        finally:
-            connection.close()
-        return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
+        """`call` on this engine's socket."""
+        return call(self.socket, path, body, headers)
 
     def chat(self, tokens: int, prompt: str = "Say it.", **more: object) -> Answer:
         """A greedy chat of so many tokens."""

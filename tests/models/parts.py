@@ -13,8 +13,8 @@ The residual stream, 64 wide:
     LINE_END    1 for the newline, which ends each chat prompt
     MARKED      4 for the marker word
 
-The output head gives each token the logit that its predecessor's place and side deserve: 24 for
-the right one, 0 or less for all others. That is sure even at temperature 1.5.
+The output head gives each token the logit that its predecessor's place and side deserve: 48 for
+the right one, 16 or less for all others, so that no temperature in use makes a difference.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ PHASES = slice(0, 2 * len(FREQUENCIES))
 SIDE, REAL, MASKED, LINE_END, MARKED = range(PHASES.stop, PHASES.stop + 5)
 SIDE_SIZE = 2.0
 MARK_SIZE = 4.0
-SURE = 24.0
+SURE = 32.0
+"""How much larger the right token's logit is than that of any other."""
 
 NORM = float(np.sqrt(WIDTH / (len(FREQUENCIES) + SIDE_SIZE**2 + 1)))
 """What the root-mean-square norm multiplies a cycle token's embedding by."""
@@ -101,7 +102,7 @@ def output_head(step: int = 1) -> Array:
     """The output head: a hidden state at a place speaks for the token `step` places on."""
     table = np.zeros((VOCABULARY, WIDTH))
     for token, place, side in places():
-        table[token, PHASES] = phases(place - step) * SURE / (2 * NORM * len(FREQUENCIES))
+        table[token, PHASES] = phases(place - step) * SURE / (NORM * len(FREQUENCIES))
         table[token, SIDE] = side * SURE / (2 * NORM * SIDE_SIZE**2)
     return table
 

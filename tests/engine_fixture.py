@@ -1,0 +1,76 @@
+"""Fixtures for tests with a real engine: its wheel, its image, and the models.
+
+`test_models` is the folder of generated models, new for each session; `heavy_models` that of
+the big ones. `xllamacpp_wheel` is the embedded engine's wheel and `xllamacpp_path` the same
+unpacked, for PYTHONPATH. `embedded_image` is the id of the engine's image in Podman's storage,
+which stays there from session to session.
+
+What is fetched is kept in $OUTRIDER_TEST_CACHE, by default in `.cache/tests` of the repository.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from containers.embedded import image, wheel
+from containers.podman import Podman
+from tests.models import generate
+from tests.podman_fixture import run_apart
+
+CACHE = Path(__file__).parents[1] / ".cache" / "tests"
+
+
+@pytest.fixture(scope="session")
+def test_cache() -> Path:
+    """The folder that outlives the session."""
+    folder = Path(os.environ.get("OUTRIDER_TEST_CACHE") or CACHE)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _models(factory: pytest.TempPathFactory, names: dict[str, object]) -> Path:
+    folder = factory.mktemp("models")
+    generate.generate(folder, names)
+    folder.chmod(0o755)  # engines in containers are another user
+    return folder
+
+
+@pytest.fixture(scope="session")
+def test_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with all models of `tests.models.generate.MODELS`; names are constants there."""
+    return _models(tmp_path_factory, {**generate.MODELS})
+
+
+@pytest.fixture(scope="session")
+def heavy_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the models of `tests.models.generate.HEAVY`, 230 MB."""
+    return _models(tmp_path_factory, {**generate.HEAVY})
+
+
+@pytest.fixture(scope="session")
+def xllamacpp_wheel(test_cache: Path) -> Path:
+    """The pinned wheel file."""
+    return wheel.fetch(test_cache).path
+
+
+@pytest.fixture(scope="session")
+def xllamacpp_path(xllamacpp_wheel: Path, test_cache: Path) -> Path:
+    """The wheel unpacked: put it on PYTHONPATH."""
+    return wheel.unpack(wheel.given(xllamacpp_wheel), test_cache)
+
+
+@pytest.fixture(scope="session")
+def embedded_image(podman_socket: str, xllamacpp_wheel: Path, test_cache: Path) -> str:
+    """The id of the embedded engine's image, in Podman's storage."""
+
+    async def ensure() -> str:
+        podman = Podman(podman_socket)
+        try:
+            return (await image.ensure_image(podman, test_cache, wheel=xllamacpp_wheel)).id
+        finally:
+            await podman.close()
+
+    return run_apart(ensure())
