@@ -6,6 +6,7 @@ All of it is state of the event loop's thread; nothing here waits except `drain`
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from bisect import bisect_left
@@ -199,8 +200,13 @@ class Admission:
         """Run a task that somebody holds on to."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logging.getLogger(__name__).error("a task failed", exc_info=error)
 
     # the table
 

@@ -91,6 +91,7 @@ class AsgiResponder:
         self._size = 0
         self._wake = asyncio.Event()
         self._paused = False
+        self._relay: Relay | None = None
 
     def begin(
         self,
@@ -114,6 +115,9 @@ class AsgiResponder:
         if data or done:
             self._size += len(data)
             self._queue.append({"type": "http.response.body", "body": data, "more_body": not done})
+        if self._size > HIGH_WATER and not self._paused and self._relay is not None:
+            self._paused = True
+            self._relay.pause()
         self._wake.set()
 
     def cut(self) -> None:
@@ -126,6 +130,7 @@ class AsgiResponder:
         me = asyncio.current_task()
         assert me is not None
         gone = False
+        self._relay = relay
 
         async def watch() -> None:
             nonlocal gone
@@ -155,12 +160,8 @@ class AsgiResponder:
         message = self._queue.popleft()
         if message is None:
             return False
-        size = len(message.get("body", b""))
-        if self._size > HIGH_WATER and not self._paused:
-            self._paused = True
-            relay.pause()
         await send(message)
-        self._size -= size
+        self._size -= len(message.get("body", b""))
         if self._paused and self._size <= HIGH_WATER:
             self._paused = False
             relay.resume()

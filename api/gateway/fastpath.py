@@ -147,9 +147,9 @@ class CarefulProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
+        in_body = before is not None and before.more_body
         super().data_received(data)
-        cycle = self.cycle
-        if cycle is before and (cycle is None or not cycle.more_body):
+        if self.cycle is before and not in_body:
             self._head_bytes += len(data)
             if self._head_bytes > LONGEST_HEAD and not self.transport.is_closing():
                 self._refuse(problem.headers_too_large(LONGEST_HEAD))

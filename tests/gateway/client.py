@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 LIMIT = 10.0
+OPEN: list[Client] = []
+"""Connections of the running test, for the fixture that ends them."""
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Client:
         self.reader = reader
         self.writer = writer
         self.chunked = False
+        OPEN.append(self)
 
     @classmethod
     async def connect(cls, address: tuple[str, int]) -> Client:
@@ -101,10 +104,8 @@ class Client:
             return True
 
     def abort(self) -> None:
+        """Leave without a word."""
         self.writer.transport.abort()
-
-    async def close(self) -> None:
-        self.writer.close()
 
 
 def build(method: str, path: str, body: object = None, version: str = "1.1", **headers: str) -> bytes:

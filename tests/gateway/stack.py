@@ -68,9 +68,14 @@ class Gateway:
     async def exited(self) -> int:
         assert self.process is not None
         assert self._reading is not None
-        async with asyncio.timeout(3):
-            code = await self.process.wait()
-            await self._reading
+        try:
+            async with asyncio.timeout(10):
+                code = await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+            raise AssertionError(f"the gateway does not end; its log: {list(self.log)[-20:]}") from None
+        await self._reading
         return code
 
     async def kill(self) -> None:
@@ -111,11 +116,12 @@ class Stack:
         return stack
 
     async def stop(self) -> int:
-        code = await self.gateway.stop()
-        await self.daemon.stop()
-        for engine in self.engines.values():
-            await engine.stop()
-        return code
+        try:
+            return await self.gateway.stop()
+        finally:
+            await self.daemon.stop()
+            for engine in self.engines.values():
+                await engine.stop()
 
     async def engine(self, name: str, **settings: Any) -> FakeEngine:
         """A started engine; `name` is its id and what it is called in the table."""
@@ -176,7 +182,7 @@ class Stack:
 
     async def serve(self, name: str, engines: int = 1, **fields: Any) -> list[FakeEngine]:
         """A model with that many engines, published."""
-        names = [f"{name}-{index}" for index in range(engines)]
+        names = [f"{name.replace('/', '-')}-{index}" for index in range(engines)]
         made = [await self.engine(item) for item in names]
         self.model(name, *names, **fields)
         await self.publish()
