@@ -178,7 +178,7 @@ async def _end(run_dir: Path, *signals: signal.Signals) -> None:
         for sign in signals or (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
-            if await _gone(run_dir, STOP_LIMIT):
+            if await _gone(run_dir, pid, STOP_LIMIT):
                 break
         else:
             raise PodmanTimeout(f"the Podman service {pid} does not end, not even killed")
@@ -186,19 +186,24 @@ async def _end(run_dir: Path, *signals: signal.Signals) -> None:
         (run_dir / name).unlink(missing_ok=True)
 
 
-async def _gone(run_dir: Path, limit: float) -> bool:
+async def _gone(run_dir: Path, pid: int, limit: float) -> bool:
     end = time.monotonic() + limit
-    while running(run_dir) is not None:
+    while running(run_dir) is not None or not _reap(pid):
         if time.monotonic() >= end:
             return False
         await asyncio.sleep(_STEP)
     return True
 
 
-def _reap(pid: int) -> None:
-    """Take the exit status of a child of ours, so that it does not stay as a zombie; others' are not ours to take."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+def _reap(pid: int) -> bool:
+    """Take the exit status of a child of ours, so that no zombie stays; True when there is none to take any more.
+
+    A process of many threads is a zombie to `/proc` a moment before its status can be had.
+    """
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def _write_private(path: Path, text: str) -> None:
