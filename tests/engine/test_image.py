@@ -25,9 +25,9 @@ from tests.waiting import until
 
 
 def tree(**changes: rootfs.Entry) -> Tree:
-    return {"/a/b": Text(b"one"), "/a/link": Link("b"), "/tmp": Folder(0o1777)} | {
-        f"/{k}": v for k, v in changes.items()
-    }
+    found: Tree = {"/a/b": Text(b"one"), "/a/link": Link("b"), "/tmp": Folder(0o1777)}
+    found.update({f"/{name}": entry for name, entry in changes.items()})
+    return found
 
 
 def built(what: Tree, folder: Path, **env: str) -> image.BuiltImage:
@@ -111,6 +111,17 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
         file.writestr("empty/__init__.py", "")
     with pytest.raises(ImageBuildFailed, match="holds no library"):
         image.build_archive(tmp_path / "a.tar", wheel=tmp_path / "y.whl")
+
+
+def test_a_wheel_unpacks_once(tmp_path: Path) -> None:
+    archive = tmp_path / "w.whl"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("package/__init__.py", "x = 1\n")
+    folder = wheel.unpack(wheel.given(archive), tmp_path / "cache")
+    (folder / "mark").touch()
+    assert wheel.unpack(wheel.given(archive), tmp_path / "cache") == folder
+    assert (folder / "mark").exists()
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [folder.name]
 
 
 def test_a_virtual_environment_is_refused(tmp_path: Path) -> None:
