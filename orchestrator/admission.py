@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from hosts.facts import HostFacts
 from orchestrator.errors import DoesNotFit
+from orchestrator.memory_fit import Backend, reserve
 from orchestrator.plan import Plan
 
 HOST = "host"
 """The device key of system memory: engines on the CPU and on unified memory."""
-HOST_RESERVE = 512 << 20
-"""Bytes of system memory never promised to an engine: the daemon, the gateway and the page cache of weights."""
 
 
 def devices_of(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
@@ -34,10 +33,15 @@ def devices_of(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
     return tuple(taken) or (HOST,)
 
 
+def host_reserve(facts: HostFacts) -> int:
+    """Bytes of system memory never promised to an engine: what the planner leaves alone too."""
+    return reserve(Backend.CPU, unified=False, total=facts.memory.total)
+
+
 def free_bytes(device: str, facts: HostFacts) -> int | None:
     """What the device has left by the host's last reading; None when unknown."""
     if device == HOST:
-        return max(0, facts.memory.available - HOST_RESERVE)
+        return max(0, facts.memory.available - host_reserve(facts))
     return next((a.memory_free for a in facts.accelerators if a.pci == device), None)
 
 
@@ -128,7 +132,7 @@ class Admission:
         available = memory.available + sum(c.size for c in own if HOST in c.devices)
         if self._limit is not None:
             others = sum(c.size for c in self._taken.values() if HOST in c.devices and c.model != model)
-            available = min(available, self._limit - others + HOST_RESERVE)
+            available = min(available, self._limit - others + host_reserve(facts))
         return dataclasses.replace(
             facts,
             memory=dataclasses.replace(memory, available=max(0, min(available, memory.total))),

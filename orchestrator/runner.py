@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -228,6 +229,13 @@ class Runner:
                 f"{engine.name} ended with exit code {code}: {telling.strip()[:300]}",
                 retryable=signature.retryable,
                 hint=signature.hint,
+                evidence=evidence,
+            )
+        if code == 128 + signal.SIGKILL:
+            return EngineFailed(
+                "engine_killed",
+                f"{engine.name} was killed (SIGKILL)",
+                hint="out of memory is the usual cause: `dmesg | grep -i oom` tells; a person may have done it too",
                 evidence=evidence,
             )
         last = next((line.text for line in reversed(lines) if line.text.strip()), "nothing in its log")

@@ -18,7 +18,7 @@ from containers.exit_watch import ExitWatch
 from containers.ports import FIRST, LAST, REST, Ports
 from hosts.facts import Accelerator, Cpu, HostFacts, Memory
 from orchestrator import engine, locks
-from orchestrator.admission import HOST_RESERVE, Admission, devices_of
+from orchestrator.admission import Admission, devices_of
 from orchestrator.clock import SystemClock
 from orchestrator.errors import Conflict, DoesNotFit, NotFound
 from orchestrator.gateway_link import GatewayLink
@@ -187,8 +187,12 @@ async def test_a_failing_job_says_why_and_a_cancelled_one_cleans_up() -> None:
 # memory
 
 
+HOST_RESERVE = 384 << 20
+"""What the planner leaves alone on a small machine."""
+
+
 def facts(available: int, *accelerators: Accelerator) -> HostFacts:
-    return HostFacts("h", None, None, Cpu(None, "x86_64", 2), Memory(available * 2, available), accelerators)
+    return HostFacts("h", None, None, Cpu(None, "x86_64", 2), Memory(available + 1, available), accelerators)
 
 
 def gpu(pci: str, free: int, device: str, *, unified: bool = False) -> Accelerator:
@@ -208,7 +212,7 @@ async def test_what_is_promised_is_not_free_for_the_next() -> None:
 
 
 async def test_a_limit_counts_what_engines_have_taken() -> None:
-    admission = Admission(lambda: facts(1 << 40), limit=100)
+    admission = Admission(lambda: facts(7 << 30), limit=100)
     await admission.reserve("one", a_plan(60))
     admission.settle("one")
     assert admission.free(["host"]) == 40

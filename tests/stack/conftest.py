@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from containers.spec import ImageInfo
 from tests.models import generate as g
 from tests.stack.stack import Stack
 
@@ -16,7 +15,7 @@ MakeStack = Callable[..., Stack]
 
 
 @pytest.fixture
-def make_stack(podman_socket: str, embedded_image: ImageInfo) -> Iterator[MakeStack]:
+def make_stack(podman_socket: str, embedded_image: str) -> Iterator[MakeStack]:
     """Makes stacks; each is closed at the test's end, whatever happened."""
     made: list[Stack] = []
 
@@ -31,14 +30,14 @@ def make_stack(podman_socket: str, embedded_image: ImageInfo) -> Iterator[MakeSt
 
 
 @pytest.fixture(scope="module")
-def shared_stack(podman_socket: str, embedded_image: ImageInfo, test_models: dict[str, Path]) -> Iterator[Stack]:
+def shared_stack(podman_socket: str, embedded_image: str, test_models: Path) -> Iterator[Stack]:
     """One stack for the tests of a module that leave it as they found it: `plain` and `spec` are ready."""
     stack = Stack(str(podman_socket))
-    stack.define("plain", test_models[g.TARGET], method="none", parallel=2)
+    stack.define("plain", test_models / g.TARGET, method="none", parallel=2)
     stack.define(
         "spec",
-        test_models[g.TARGET_TWO],
-        drafter=test_models[g.DFLASH],
+        test_models / g.TARGET_TWO,
+        drafter=test_models / g.DFLASH,
         method="dflash",
         parallel=2,
         aliases=["Spec/Alias"],

@@ -23,10 +23,6 @@ QPS: dict[str, Any] = {"policy": "qps", "drop_above": 12.0, "resume_below": 4.0,
 """At the stack's scale of 0.05 the dwell time is 0.5 s and a rate's window as long."""
 
 
-ROOM_FOR_ONE = "[host]\nengine_memory = 200_000_000\n"
-"""The tiny model with its drafter is expected to take some 144 MB."""
-
-
 @dataclass
 class Load:
     """Requests at a steady pace, each compared with the known text."""
@@ -68,12 +64,19 @@ class Load:
         self.methods.add(answer.headers["x-outrider-method"])
 
 
-async def test_speculation_is_dropped_under_load_and_comes_back(
-    make_stack: MakeStack, test_models: dict[str, Path]
-) -> None:
+def leave_room_for_one(stack: Stack) -> None:
+    """Start the daemon again with memory for one engine of `m` and no second."""
+    planned = stack.send("POST", "/api/v1/plans", {"model": "m"}).json()
+    total = planned["plan"]["expected_memory"]["total"]
+    stack.write_settings(f"[host]\nengine_memory = {total * 3 // 2}\n")
+    stack.kill_daemon()
+    stack.start_daemon()
+
+
+async def test_speculation_is_dropped_under_load_and_comes_back(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack()
     stack.define(
-        "m", test_models[g.TARGET], drafter=test_models[g.DFLASH], method="dflash", parallel=2, speculation=QPS
+        "m", test_models / g.TARGET, drafter=test_models / g.DFLASH, method="dflash", parallel=2, speculation=QPS
     )
     with stack:
         await asyncio.to_thread(stack.start, "m")
@@ -106,14 +109,13 @@ async def test_speculation_is_dropped_under_load_and_comes_back(
     assert [e["code"] for e in events].count("failed") == 0
 
 
-async def test_a_switch_that_would_cost_too_much_is_refused(
-    make_stack: MakeStack, test_models: dict[str, Path]
-) -> None:
+async def test_a_switch_that_would_cost_too_much_is_refused(make_stack: MakeStack, test_models: Path) -> None:
     """No room for two engines and no patience for a gap: it stays as it is, and says why with the numbers."""
-    stack = make_stack(settings=ROOM_FOR_ONE)
+    stack = make_stack()
     impatient = {**QPS, "max_switch_s": 0.0}
-    stack.define("m", test_models[g.TARGET], drafter=test_models[g.DFLASH], method="dflash", speculation=impatient)
+    stack.define("m", test_models / g.TARGET, drafter=test_models / g.DFLASH, method="dflash", speculation=impatient)
     with stack:
+        leave_room_for_one(stack)
         before = (await asyncio.to_thread(stack.start, "m"))[0]["engine"]
         async with httpx.AsyncClient() as http:
             load, enough = Load(stack, pace=24.0), asyncio.Event()
@@ -130,14 +132,12 @@ async def test_a_switch_that_would_cost_too_much_is_refused(
     assert refusal["rate"] > QPS["drop_above"]
 
 
-async def test_without_room_for_two_arrivals_are_held_while_it_swaps(
-    make_stack: MakeStack, test_models: dict[str, Path]
-) -> None:
+async def test_without_room_for_two_arrivals_are_held_while_it_swaps(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack()
-    stack.define("m", test_models[g.TARGET], drafter=test_models[g.DFLASH], method="dflash", speculation=QPS)
+    stack.define("m", test_models / g.TARGET, drafter=test_models / g.DFLASH, method="dflash", speculation=QPS)
     with stack:
+        leave_room_for_one(stack)
         await asyncio.to_thread(stack.start, "m")
-        # a first swap by hand, so that the daemon has measured how long the plain engine takes to start
         async with httpx.AsyncClient() as http:
             load, enough = Load(stack, pace=24.0), asyncio.Event()
             running = asyncio.create_task(load.run(http, enough))

@@ -7,29 +7,40 @@ from typing import Any
 
 import pytest
 
-from tests.models.expected import EXPECTED
+from tests.models.expected import BY_NAME, PROMPT, TOKENS
 from tests.models.tokenizer import recital
 from tests.stack.conftest import MakeStack
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
-TOKENS = 256
+
+METHODS = {
+    "dflash": "dflash",
+    "dspark": "dspark",
+    "mtp": "mtp-3",
+    "eagle3": "eagle3",
+    "draft": "draft",
+    "ngram": "ngram-simple",
+}
+"""Outrider's method to the row of the table of expected counts."""
 NGRAM = {"kind": "simple", "match": 4, "longest": 8}
 
 
-def test_every_method_drafts_and_the_text_is_exact(make_stack: MakeStack, test_models: dict[str, Path]) -> None:
+def test_every_method_drafts_and_the_text_is_exact(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack()
-    for case in EXPECTED.values():
+    for method, row in METHODS.items():
+        expected = BY_NAME[row]
         stack.define(
-            case.method,
-            test_models[case.target],
-            drafter=test_models[case.drafter] if case.drafter else None,
-            method=case.method,
-            draft_tokens=case.draft_tokens,
+            method,
+            test_models / expected.target,
+            drafter=test_models / expected.drafter if expected.drafter else None,
+            method=method,
+            draft_tokens=expected.n_max,
             speculation={"ngram": NGRAM},
         )
     with stack:
-        stack.start(*(case.method for case in EXPECTED.values()))
-        answers: dict[str, Any] = {case.method: stack.chat(case.method, TOKENS).json() for case in EXPECTED.values()}
+        views = stack.start(*METHODS)
+        answers: dict[str, Any] = {m: stack.chat(m, TOKENS, PROMPT).json() for m in METHODS}
+    assert [v["engine"]["method"] for v in views] == list(METHODS)
     seen = {
         method: (
             answer["choices"][0]["message"]["content"] == recital(TOKENS),
@@ -38,4 +49,4 @@ def test_every_method_drafts_and_the_text_is_exact(make_stack: MakeStack, test_m
         )
         for method, answer in answers.items()
     }
-    assert seen == {case.method: (True, case.drafted, case.accepted) for case in EXPECTED.values()}
+    assert seen == {m: (True, BY_NAME[row].drafted, BY_NAME[row].accepted) for m, row in METHODS.items()}
