@@ -15,6 +15,7 @@ from orchestrator.runtimes.base import (
     flags_of,
 )
 from orchestrator.runtimes.llama_cpp import LlamaCpp
+from orchestrator.runtimes.vllm import Vllm
 
 __all__ = [
     "ADAPTERS",
@@ -28,7 +29,7 @@ __all__ = [
     "flags_of",
 ]
 
-ADAPTERS: Mapping[Runtime, RuntimeAdapter] = {Runtime.LLAMA_CPP: LlamaCpp()}
+ADAPTERS: Mapping[Runtime, RuntimeAdapter] = {Runtime.LLAMA_CPP: LlamaCpp(), Runtime.VLLM: Vllm()}
 
 
 def adapter(runtime: Runtime | str) -> RuntimeAdapter:

@@ -48,6 +48,9 @@ class LaunchRequest:
     eager: bool = False
     mla: bool = False
     """The model has multi-head latent attention, which has backends of its own."""
+    prefix_caching: bool = True
+    prompt_cache: int | None = None
+    """Bytes of system memory in which llama.cpp may keep states of past prompts."""
     schedule: tuple[tuple[int, int, int], ...] = ()
     port: str | None = None
 

@@ -35,7 +35,7 @@ _METRICS = {
 }
 
 _FLAGS = frozenset({
-    "--host", "--port", "-m", "--alias", "-c", "-np", "-t", "-ngl", "-fa", "-ctk", "-ctv",
+    "--host", "--port", "-m", "--alias", "-c", "-np", "-t", "-ngl", "-fa", "-ctk", "-ctv", "--cache-ram",
     "--metrics", "--slots", "--jinja", "--no-webui",
     "--spec-type", "-md", "--spec-draft-n-max",
     "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m",
@@ -144,6 +144,8 @@ class LlamaCpp:
             argv += ["-ngl", "999"]
         if request.kv is not KvType.F16:  # a quantised V cache needs flash attention, which is `auto` else
             argv += ["-ctk", request.kv.value, "-ctv", request.kv.value, "-fa", "on"]
+        if request.prompt_cache is not None:
+            argv += ["--cache-ram", str(request.prompt_cache >> 20)]
         argv += ["--metrics", "--slots", "--jinja", "--no-webui", *_speculation(request)]
         return Command(argv=tuple(argv), env={"LLAMA_API_KEY": KEY})
 

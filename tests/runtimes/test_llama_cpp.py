@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from containers.embedded import options
 from orchestrator.memory_fit import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method
@@ -48,7 +49,7 @@ def test_every_flag_is_declared() -> None:
         PLAIN,
         *(replace(drafted, method=m) for m in Method),
         replace(drafted, method=Method.NGRAM, ngram=Ngram(kind="simple", match=4, longest=8)),
-        replace(PLAIN, backend=Backend.CUDA, kv=KvType.Q8_0),
+        replace(PLAIN, backend=Backend.CUDA, kv=KvType.Q8_0, prompt_cache=256 << 20),
         replace(PLAIN, port="{port}"),
     ):
         emitted |= flags_of(LLAMA.command(request).argv)
@@ -71,6 +72,19 @@ def test_refuses_what_would_start_and_do_nothing(change: dict[str, object], code
     if reason is not None:
         with pytest.raises(ValueError, match=r"\w"):
             LLAMA.command(request)
+
+
+@pytest.mark.parametrize("method", list(Method))
+def test_the_embedded_engine_understands_it(method: Method) -> None:
+    """The wheel's launcher reads llama-server's flags; a flag it does not know ends it."""
+    request = replace(PLAIN, method=method, drafter="/models/drafter/d.gguf", draft_tokens=7, prompt_cache=256 << 20)
+    command = LLAMA.command(request)
+    settings = options.parse(command.argv, {"LLAMA_API_KEY": "secret"}).settings
+    assert settings["model.path"] == "/models/target/m.gguf"
+    assert settings["model_alias"] == {"tiny", "Tiny"}
+    assert settings["hostnames"] == ["/run/engine/engine.sock"]
+    assert (settings["n_ctx"], settings["n_parallel"], settings["cache_ram_mib"]) == (4096, 2, 256)
+    assert settings["api_keys"] == ["secret"]
 
 
 METRICS = """\

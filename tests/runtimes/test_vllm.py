@@ -1,0 +1,215 @@
+"""vLLM's adapter: argv, attention rules, metrics, failure signatures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.memory_fit import Backend, KvType
+from orchestrator.models import Ngram, Runtime
+from orchestrator.plan import Method
+from orchestrator.runtimes import LaunchRequest, adapter, diagnose, flags_of
+
+VLLM = adapter(Runtime.VLLM)
+CUDA = LaunchRequest(
+    model="/models/target",
+    names=("big", "org/Big"),
+    context=8192,
+    parallel=2,
+    backend=Backend.CUDA,
+    arch="sm_86",
+    kv=KvType.BF16,
+    kv_pool=1 << 30,
+    memory_share=0.934,
+    batch=2048,
+)
+ROCM = replace(CUDA, backend=Backend.ROCM, arch="gfx1151", eager=True, prefix=("vllm", "serve"))
+DFLASH = {"method": Method.DFLASH, "drafter": "/models/drafter", "draft_tokens": 7}
+
+SPECULATION_KEYS = {
+    "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "prompt_lookup_max",
+    "prompt_lookup_min",
+}  # fmt: skip
+
+
+def argument(argv: tuple[str, ...], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def test_plain() -> None:
+    command = VLLM.command(CUDA)
+    argv = command.argv
+    assert argv[:4] == ("/models/target", "--served-model-name", "big", "org/Big")
+    assert argument(argv, "--uds") == "/run/engine/engine.sock"
+    assert argument(argv, "--dtype") == "bfloat16"
+    assert argument(argv, "--kv-cache-memory-bytes") == str(1 << 30)
+    assert argument(argv, "--gpu-memory-utilization") == "0.93"
+    assert argument(argv, "--kv-cache-dtype") == "bfloat16"
+    assert "--language-model-only" in argv
+    assert "--speculative-config" not in argv
+    assert "--enforce-eager" not in argv
+    assert command.env["VLLM_API_KEY"] == "{key}"
+    assert command.env["HF_HUB_OFFLINE"] == "1"
+    assert {path for _, path in command.caches} == {
+        command.env[name] for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (DFLASH, {"method": "dflash", "model": "/models/drafter", "num_speculative_tokens": 7}),
+        ({"method": Method.MTP, "draft_tokens": 1}, {"method": "mtp", "num_speculative_tokens": 1}),
+        (
+            {**DFLASH, "method": Method.DRAFT},
+            {"method": "draft_model", "model": "/models/drafter", "num_speculative_tokens": 7},
+        ),
+        (
+            {"method": Method.NGRAM, "draft_tokens": 8, "ngram": Ngram(match=4, longest=8)},
+            {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 8, "prompt_lookup_min": 8},
+        ),
+        (
+            {**DFLASH, "schedule": ((1, 7, 7), (8, 16, 0))},
+            {
+                "method": "dflash", "model": "/models/drafter", "num_speculative_tokens": 7,
+                "num_speculative_tokens_per_batch_size": [[1, 7, 7], [8, 16, 0]],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_speculation(change: dict[str, object], expected: dict[str, object]) -> None:
+    command = VLLM.command(replace(CUDA, **change))  # type: ignore[arg-type]
+    config = json.loads(argument(command.argv, "--speculative-config"))
+    assert config == expected
+    assert set(config) <= SPECULATION_KEYS  # an unknown key is a hard error in vLLM
+    assert ("VLLM_USE_V2_MODEL_RUNNER" in command.env) == ("schedule" in change)
+
+
+def test_gfx1151() -> None:
+    command = VLLM.command(replace(ROCM, mla=True, method=Method.MTP, draft_tokens=1))
+    assert command.argv[:3] == ("vllm", "serve", "/models/target")
+    assert argument(command.argv, "--attention-backend") == "TRITON_MLA"
+    assert "--enforce-eager" in command.argv
+    assert command.env["VLLM_ROCM_USE_AITER"] == "0"
+    assert command.env["HSA_NO_SCRATCH_RECLAIM"] == "1"
+    assert "VLLM_ROCM_USE_AITER" not in VLLM.command(CUDA).env
+    assert argument(VLLM.command(replace(ROCM, **DFLASH)).argv, "--attention-backend") == "ROCM_ATTN"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kv", "backend", "legal"),
+    [
+        (KvType.BF16, None, True),
+        (KvType.BF16, "FLASH_ATTN", True),
+        (KvType.BF16, "TRITON_ATTN", True),
+        (KvType.FP8, None, True),  # FLASHINFER is taken
+        (KvType.FP8, "FLASHINFER", True),
+        (KvType.FP8, "FLASH_ATTN", False),
+        (KvType.FP8, "TRITON_ATTN", False),
+        (KvType.INT8, None, True),  # TRITON_ATTN is taken
+        (KvType.INT8, "FLASH_ATTN", False),
+        (KvType.INT8, "FLASHINFER", False),
+        (KvType.Q8_0, None, False),
+    ],
+)
+def test_attention_on_ampere(kv: KvType, backend: str | None, legal: bool) -> None:
+    request = replace(CUDA, kv=kv, attention_backend=backend)
+    reason = VLLM.refuses(request)
+    assert (reason is None) == legal
+    if reason is None:
+        VLLM.command(request)
+    elif kv is KvType.FP8:
+        assert "bfloat16 with FLASH_ATTN" in reason.text
+        assert "fp8 with FLASHINFER" in reason.text
+        assert reason.source is not None
+
+
+def test_attention_elsewhere() -> None:
+    hopper = replace(CUDA, arch="sm_90", kv=KvType.FP8, attention_backend="FLASH_ATTN")
+    assert VLLM.refuses(hopper) is None
+    assert "--attention-backend" not in VLLM.command(replace(CUDA, arch="sm_120")).argv
+    on_rocm = VLLM.refuses(replace(ROCM, attention_backend="FLASH_ATTN"))
+    assert on_rocm is not None
+    assert "ROCM_ATTN" in on_rocm.text
+    unified = VLLM.refuses(replace(ROCM, **DFLASH, attention_backend="ROCM_AITER_UNIFIED_ATTN"))  # type: ignore[arg-type]
+    assert unified is not None
+    assert "non-causal" in unified.text
+
+
+def test_other_refusals() -> None:
+    for change, code in (
+        ({**DFLASH, "drafter": None}, "no_drafter"),
+        ({"method": Method.MTP, "draft_tokens": 0}, "no_draft_tokens"),
+        ({**DFLASH, "batch": 8}, "batch_too_small"),
+    ):
+        reason = VLLM.refuses(replace(CUDA, **change))  # type: ignore[arg-type]
+        assert reason is not None
+        assert reason.code == code
+
+
+def test_every_flag_is_declared() -> None:
+    emitted: set[str] = set()
+    for request in (
+        CUDA,
+        replace(CUDA, **DFLASH, state_bits=16, prefix_caching=False),  # type: ignore[arg-type]
+        replace(ROCM, mla=True),
+        replace(CUDA, port="{port}"),
+    ):
+        emitted |= flags_of(VLLM.command(request).argv)
+    assert emitted == VLLM.flags
+
+
+METRICS = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="big"} 3.0
+vllm:num_requests_running{engine="1",model_name="big"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="big"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 2.0
+vllm:generation_tokens_total{engine="0",model_name="big"} 1024.0
+vllm:prompt_tokens_total{engine="0",model_name="big"} 2.5e+03
+vllm:spec_decode_num_drafts_total{engine="0",model_name="big"} 16.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="big"} 112.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="big"} 96.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 16.0
+vllm:spec_decode_num_drafts_created{engine="0",model_name="big"} 1.7e+09
+"""
+
+
+def test_metrics_are_summed_over_engines() -> None:
+    seen = VLLM.parse_metrics(METRICS)
+    assert (seen.running, seen.waiting, seen.generated, seen.prompt) == (4, 2, 1024, 2500)
+    assert (seen.drafted, seen.accepted, seen.drafts) == (112, 96, 16)
+    assert VLLM.parse_metrics("").running is None
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_util`", "no_kv_memory"),
+        ("ValueError: To serve at least one request with the model's max seq len (200000), (3.31 GiB KV cache is "
+         "needed, which is larger than the available KV cache memory (2.19 GiB). Estimated maximum: 111456",
+         "kv_too_small"),
+        ("ValueError: Free memory on device cuda:0 (20.1/23.57 GiB) on startup is less than desired GPU memory "
+         "utilization", "device_occupied"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 MiB", "out_of_memory"),
+        ("torch.AcceleratorError: HIP error: out of memory", "out_of_memory"),
+        ("CUDA error: an illegal memory access was encountered\nEngineCore died", "device_fault"),
+        ("NotImplementedError: Unsupported speculative method: 'mtp'\nEngine core initialization failed.",
+         "bad_speculation"),
+        ("vllm: error: unrecognized arguments: --swap-space 4", "bad_flag"),
+        ("GPU archs gfx1151 invalid", "gpu_unsupported"),
+        ("WARNING AWQMoeMarlin not supported, falling back to WNA16", None),
+        ("INFO Application startup complete.", None),
+    ],
+)  # fmt: skip
+def test_dying_words(log: str, code: str | None) -> None:
+    found = diagnose(log.splitlines(), VLLM.failures)
+    assert (found.code if found else None) == code
+
+
+def test_health_and_priors() -> None:
+    assert 503 not in VLLM.loading_statuses  # here it means dead
+    assert VLLM.load_prior_s(20 * 10**9, Backend.ROCM, "gfx1151") > 540
+    assert VLLM.load_prior_s(20 * 10**9, Backend.CUDA, "sm_86") < 300
