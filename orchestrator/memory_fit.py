@@ -134,6 +134,9 @@ def _drafter_kv(demand: Demand) -> int:
     return cells * attention_token(shape, KvType.F16) * shape.attention_layers + recurrent
 
 
+PROMPT_CACHE = {Backend.CPU: 256 * MIB, Backend.CUDA: 2048 * MIB, Backend.ROCM: 512 * MIB, Backend.VULKAN: 512 * MIB}
+"""What llama.cpp may keep of past prompts, in system memory; its own default is 8 GiB."""
+
 _LLAMA_OVERHEAD = {
     Backend.CPU: 96 * MIB,  # 34-68 MiB seen with the wheel's server in a container
     Backend.CUDA: 580 * MIB,  # context 150-250 MiB, runtime peak 110-330 MiB
@@ -156,7 +159,8 @@ def _llama_compute(demand: Demand, vocab: int, hidden: int) -> int:
     if demand.method is not Method.NONE and demand.method is not Method.NGRAM:
         head = int(0.254 * MIB * batch * hidden / 5120)
         work += max(head, vocab * 4 * (demand.draft_tokens + 1) * demand.parallel) + 16 * MIB
-    return work + _LLAMA_OVERHEAD[demand.backend]
+    shared = 0 if demand.backend is Backend.CUDA else PROMPT_CACHE[demand.backend]
+    return work + _LLAMA_OVERHEAD[demand.backend] + shared
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from hosts.facts import HostFacts
 from orchestrator.catalogue.types import Catalogue
 from orchestrator.file_facts import Files
 from orchestrator.models import ModelEntry
-from orchestrator.plan import Evidence, Method, Plan, Planned, Rejected
+from orchestrator.plan import Evidence, Method, Plan, Planned, Reason, Rejected
 from orchestrator.planner.building import Site, build, default_threads, resolve
 from orchestrator.planner.candidates import AUTO, Candidate, Search, enumerate_all
 from orchestrator.planner.fitting import TIGHT, Fitted, fit
@@ -27,6 +27,10 @@ __all__ = ["Preferences", "default_threads", "ladder", "plan", "resolve", "witho
 
 STORE = "/var/lib/outrider/models"
 MOST_ALTERNATIVES = 16
+MOST_TURNED_DOWN = 4
+
+UNTRIED = 0.8
+"""What an untried combination's expected speed is multiplied with: it may not work, and is tried all the same."""
 
 GAIN: Mapping[Method, float] = {
     Method.DFLASH: 2.0,
@@ -71,9 +75,20 @@ def plan(
             built.append(outcome)
     order = {variant.name: position for position, variant in enumerate(entry.variants)}
     built.sort(key=lambda pair: _rank(pair[0], order))
+    turned_down = _turned_down(rejected)
+    built = [(fitted, replace(p, reasons=(*p.reasons, *turned_down))) for fitted, p in built]
     plans = list({p.digest: p for _, p in reversed(built)}.values())[::-1]
     best = plans[0] if plans else None
     return Planned(best, tuple(plans[1 : 1 + MOST_ALTERNATIVES]), tuple(dict.fromkeys(rejected)))
+
+
+def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
+    """What would have been faster and does not fit, for whoever wonders why it was not taken."""
+    return tuple(
+        Reason("turned_down", f"{r.runtime} {r.variant} with {r.drafter}: {r.text}", r.source)
+        for r in rejected
+        if r.code == "too_big" and r.drafter is not None
+    )[:MOST_TURNED_DOWN]
 
 
 def _one(site: Site, candidate: Candidate) -> tuple[Fitted, Plan] | Rejected:
@@ -96,16 +111,18 @@ def score(fitted: Fitted) -> float:
     longest = None if candidate.shape is None else candidate.shape.max_context
     if longest is not None and fitted.context >= longest:
         room = 1.0
-    return candidate.image.speed * gain * room
+    trust = 1.0 if candidate.evidence is Evidence.PROVEN else UNTRIED
+    return candidate.image.speed * gain * room * trust
 
 
 def _rank(fitted: Fitted, order: Mapping[str, int]) -> tuple[object, ...]:
-    """Proven before untried before refuted, then the score; the rest makes the order total."""
+    """What can start now before what must be fetched first; then the score; the rest makes the order total."""
     candidate = fitted.candidate
-    trust = (Evidence.PROVEN, Evidence.UNTRIED, Evidence.REFUTED).index(candidate.evidence)
+    missing = candidate.target is None or (candidate.drafter is not None and candidate.drafter_file is None)
     methods = (*AUTO, Method.NONE, Method.NGRAM)
     return (
-        trust,
+        missing,
+        candidate.evidence is Evidence.REFUTED,
         -round(score(fitted), 9),
         order[candidate.variant.name],
         methods.index(candidate.method),

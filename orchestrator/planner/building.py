@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hosts.facts import HostFacts
 from orchestrator.file_facts import stored_at
-from orchestrator.memory_fit import Backend, explain, vllm_pool
+from orchestrator.memory_fit import PROMPT_CACHE, Backend, explain, vllm_pool
 from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Variant
 from orchestrator.plan import MODEL_FOLDER, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate
@@ -144,6 +144,8 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         batch=demand.batch if candidate.image.runtime is Runtime.VLLM else None,
         eager=candidate.image.eager,
         mla=candidate.shape is not None and candidate.shape.kv_lora_rank is not None,
+        prefix_caching=candidate.shape is None or not candidate.shape.linear_layers,
+        prompt_cache=PROMPT_CACHE[candidate.image.backend] if candidate.image.runtime is Runtime.LLAMA_CPP else None,
         schedule=schedule,
     )
 

@@ -177,7 +177,7 @@ def test_too_big_says_the_bytes(tmp_path: Path) -> None:
 def test_little_memory_takes_less_context(tmp_path: Path) -> None:
     model = entry(tmp_path)
     sizes = []
-    for available in (8192, 1024, 1020, 1000, 980, 960, 940):
+    for available in (8192, *range(1260, 1180, -8)):
         plan = make(model, available=available * MIB).plan
         if plan is None:
             continue
@@ -185,7 +185,7 @@ def test_little_memory_takes_less_context(tmp_path: Path) -> None:
         assert plan.expected_memory.total <= plan.expected_memory.budget
         sizes.append(plan.context * plan.parallel)
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] < sizes[0]
+    assert len(set(sizes)) > 2
 
 
 def test_same_inputs_same_digest_and_only_launching_things_change_it(tmp_path: Path) -> None:
