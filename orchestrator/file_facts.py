@@ -18,7 +18,8 @@ DRAFT_VOCAB_SLACK = 128
 
 @dataclass(frozen=True, slots=True)
 class DrafterFacts:
-    """What only a drafter's file says. `block_size` is DFlash's: it drafts one token fewer."""
+    """What only a drafter's file says. `block_size` is DFlash's, which drafts one token fewer, and
+    DSpark's, which drafts as many (8 of block 8 were drafted by llama.cpp b11549)."""
 
     method: Method
     block_size: int | None = None
@@ -28,7 +29,9 @@ class DrafterFacts:
     @property
     def longest(self) -> int | None:
         """The longest draft it was trained for, where the file says so."""
-        return None if self.block_size is None or self.block_size < 2 else self.block_size - 1
+        if self.block_size is None or self.block_size < 2:
+            return None
+        return self.block_size if self.method is Method.DSPARK else self.block_size - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ _BEYOND = 1 << 40
 _BLOCK = re.compile(r"^blk\.(\d{1,6})\.(.+)$")
 _KEYS = {"attn_k", "attn_k_b", "attn_kv_a_mqa"}
 """Tensors that only a layer with a KV cache has."""
+MARKOV_HEAD = "markov_w1.weight"
+"""The tensor that DSpark adds to DFlash (llama.cpp src/models/dflash.cpp)."""
 _DRAFTERS = {"dflash": Method.DFLASH, "dspark": Method.DSPARK, "eagle3": Method.EAGLE3}
 
 _TYPES: Mapping[int, tuple[str, int, int]] = {
@@ -93,7 +95,7 @@ def facts_of(
         vocab=vocab,
         tokens_digest=None if tokens is None else tokens[1],
         nextn_layers=0 if shape is None else shape.mtp_layers,
-        drafter=_drafter(said, arch),
+        drafter=_drafter(said, arch, tensors),
         chat_template=isinstance(template, str) and bool(template.strip()),
         quantisation=_quantisation(tensors),
         parts=parts if isinstance(parts, int) and not isinstance(parts, bool) and 1 <= parts < 1 << 16 else 1,
@@ -180,8 +182,11 @@ def _layer_kinds(said: _Said, tensors: Sequence[TensorInfo], layers: int, kv: tu
     return layers, 0
 
 
-def _drafter(said: _Said, arch: str | None) -> DrafterFacts | None:
+def _drafter(said: _Said, arch: str | None, tensors: Sequence[TensorInfo]) -> DrafterFacts | None:
+    """llama.cpp has one architecture for DFlash and DSpark; the Markov head tells them apart."""
     method = _DRAFTERS.get(arch or "")
+    if method is Method.DFLASH and any(t.name == MARKOV_HEAD for t in tensors):
+        method = Method.DSPARK
     if method is None:
         return None
     return DrafterFacts(
