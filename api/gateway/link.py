@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,9 +68,16 @@ class Link:
 
     async def run(self) -> None:
         """Follow the daemon's table, and report, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_always())
-            tasks.create_task(self._report_always())
+        while True:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._follow_always())
+                    tasks.create_task(self._report_always())
+            except* Exception:
+                # A mistake of ours may cost the link, never the data path.
+                logging.getLogger(__name__).exception("the link to the daemon failed")
+                self.up = False
+            await asyncio.sleep(self._timing.link_retry_max)
 
     async def settle(self) -> None:
         """Wait until the last table is on disk."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import signal
 import sys
 from collections.abc import Sequence
 
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.gateway import fastpath, log
 from api.gateway.admission import Admission
@@ -56,43 +54,42 @@ async def _serve(paths: Paths, settings: Settings) -> None:
         owner=paths.owner,
         timing=settings.timing,
     )
-    link.start_from_disk()
     if fastpath.BROKEN is not None:
         warning("fast_path_off", detail=fastpath.BROKEN)
     clients = Listener(GatewayApp(admission), fastpath.protocol_for(admission, fast=settings.fast_path))
-    ops = Listener(OpsApp(admission, link), HttpToolsProtocol)
-    control = Listener(DrainApp(admission), HttpToolsProtocol)
+    ops = Listener(OpsApp(admission, link), fastpath.protocol_for(admission, fast=False))
+    control = Listener(DrainApp(admission), fastpath.protocol_for(admission, fast=False))
     stop = _stop_signal()
-
-    await control.unix(paths.gateway_socket)
-    ops_listen = await ops.tcp(settings.ops_listen, "ops_listen")
-    listen = await clients.tcp(settings.listen, "listen")
-    warn_if_public(listen, "listen")
-    background = [
-        asyncio.create_task(link.run()),
-        asyncio.create_task(keep_date([clients, ops, control], clock)),
-    ]
-    gc.collect()
-    gc.freeze()
-    event("listening", listen=str(listen), ops_listen=str(ops_listen), control=str(paths.gateway_socket))
-
-    await stop.wait()
-    event("stopping", in_flight=sum(engine.in_flight for engine in admission.engines()))
-    admission.stop()
-    clients.stop_accepting()
-    cut = await clients.finish(settings.timing.shutdown)
-    for task in background:
-        task.cancel()
-    await asyncio.gather(*background, return_exceptions=True)
-    await link.settle()
-    for listener in (ops, control):
-        listener.stop_accepting()
-        await listener.finish(1.0)
-    admission.close()
-    await asyncio.sleep(0)  # closed transports need a turn of the loop to be gone
-    with contextlib.suppress(FileNotFoundError):
-        paths.gateway_socket.unlink()
-    event("stopped", cut=cut)
+    link.start_from_disk()
+    try:
+        await control.unix(paths.gateway_socket)
+        ops_listen = await ops.tcp(settings.ops_listen, "ops_listen")
+        listen = await clients.tcp(settings.listen, "listen")
+        warn_if_public(listen, "listen")
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(link.run()),
+                tasks.create_task(keep_date([clients, ops, control], clock)),
+            ]
+            gc.collect()
+            gc.freeze()
+            event("listening", listen=str(listen), ops_listen=str(ops_listen), control=str(paths.gateway_socket))
+            await stop.wait()
+            event("stopping", in_flight=sum(engine.in_flight for engine in admission.engines()))
+            admission.stop()
+            clients.stop_accepting()
+            cut = await clients.finish(settings.timing.shutdown)
+            for task in background:
+                task.cancel()
+        await link.settle()
+        event("stopped", cut=cut)
+    finally:
+        for listener in (clients, ops, control):
+            listener.stop_accepting()
+            await listener.finish(1.0)
+        admission.close()
+        paths.gateway_socket.unlink(missing_ok=True)
+        await asyncio.sleep(0)  # closed transports need a turn of the loop to be gone
 
 
 def _stop_signal() -> asyncio.Event:

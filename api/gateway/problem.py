@@ -73,6 +73,8 @@ def model_not_text() -> Problem:
 
 def model_not_found(name: str, known: list[str]) -> Problem:
     there = ", ".join(known[:50]) if known else "none yet; is the daemon running? (outrider ps)"
+    if len(known) > 50:
+        there += f" and {len(known) - 50} more (GET /v1/models)"
     return Problem(404, "model_not_found", f"the model {name[:200]!r} does not exist; models here: {there}", "model")
 
 

@@ -60,7 +60,7 @@ class Listener:
         try:
             self._server = await loop.create_server(self._make, address.host, address.port, backlog=BACKLOG)
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = str(error) if error.errno is None else os.strerror(error.errno).lower()
             raise CannotListen(
                 f"cannot listen on {address}: {reason}",
                 hint=f"free the port, or set another one with [gateway] {setting}",
@@ -81,6 +81,7 @@ class Listener:
         """Take no new connections; idle ones are closed, busy ones end with their answer."""
         if self._server is not None:
             self._server.close()
+            self._server = None
         for connection in list(self.state.connections):
             connection.shutdown()
 

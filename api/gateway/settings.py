@@ -54,6 +54,7 @@ class _Key:
     name: str
     default: float | str
     least: float = 0
+    in_file: bool = True
 
     @property
     def option(self) -> str:
@@ -70,6 +71,7 @@ _KEYS = (
     _Key("gateway", "max_waiting", 256),
     _Key("gateway", "hold_s", 600.0),
     _Key("gateway", "max_body_bytes", 32 * MIB, least=1024),
+    _Key("gateway", "settle_s", 1.0, in_file=False),
     _Key("timing", "scale", 1.0, least=0.001),
 )
 
@@ -80,7 +82,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--config", type=Path, help="outrider.toml, or its folder")
     made.add_argument("--state-dir", type=Path, help="keep everything in this folder")
     for key in _KEYS:
-        made.add_argument(key.option, help=f"default {key.default}; also {key.variable}, [{key.table}] {key.name}")
+        also = f"{key.variable}, [{key.table}] {key.name}" if key.in_file else key.variable
+        made.add_argument(key.option, help=f"default {key.default}; also {also}")
     made.add_argument("--no-fast-path", action="store_true", help="relay through plain ASGI (slower)")
     return made
 
@@ -110,6 +113,7 @@ def settle(
         hold_s=float(values["hold_s"]),
         held_stream_comment=timing.held_stream_comment,
         max_body_bytes=int(values["max_body_bytes"]),
+        settle_s=float(values["settle_s"]),
     )
     return Settings(
         listen=address(str(values["listen"]), "listen"),
@@ -154,7 +158,7 @@ def _value(
     table = document.get(key.table, {})
     if not isinstance(table, Mapping):
         raise ConfigError(str(file), key.table, "has to be a table")
-    value = table.get(key.name)
+    value = table.get(key.name) if key.in_file else None
     return key.default if value is None else _checked(key, value, str(file), f"{key.table}.{key.name}")
 
 

@@ -16,7 +16,7 @@ from tests.gateway.stack import Stack
 async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """A running gateway; tests use models and engines of their own names."""
     options = [] if request.param == "fast" else ["--no-fast-path"]
-    started = await Stack.start(tmp_path_factory.mktemp("gw"), "--max-waiting", "3", *options)
+    started = await Stack.start(tmp_path_factory.mktemp("gw"), "--max-waiting", "3", "--settle-s", "0.3", *options)
     yield started
     assert await started.stop() == 0
     errors = [line for line in started.gateway.log if line.get("level") == "error"]

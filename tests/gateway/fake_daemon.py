@@ -74,13 +74,15 @@ class FakeDaemon:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
             if self.table is not None and not self.mute:
                 self._send(writer, self.table)
-            while not gone.done():
-                waiting = asyncio.ensure_future(queue.get())
-                await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
-                if waiting.done():
-                    self._send(writer, waiting.result())
-                else:
-                    waiting.cancel()
+            waiting = asyncio.ensure_future(queue.get())
+            try:
+                while not gone.done():
+                    await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+                    if waiting.done():
+                        self._send(writer, waiting.result())
+                        waiting = asyncio.ensure_future(queue.get())
+            finally:
+                waiting.cancel()
         finally:
             gone.cancel()
             self.followers -= 1

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class FakeEngine:
     path: Path
     close_after: int | None = None
     """Requests after which a connection is closed, without saying so."""
+    script: Callable[[asyncio.StreamWriter], Awaitable[bool]] | None = None
+    """Answers instead of the engine; False ends the connection."""
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     open: int = 0
@@ -120,6 +123,8 @@ class FakeEngine:
             await asyncio.gather(answering, leaving, return_exceptions=True)
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
+        if self.script is not None:
+            return await self.script(writer)
         fake: dict[str, Any] = request.json.get("fake", {})
         if fake.get("die"):
             writer.transport.abort()

@@ -29,8 +29,7 @@ async def test_a_refusing_engine_is_replaced(stack: Stack) -> None:
 async def test_an_engine_that_dies_before_the_first_byte_is_replaced(stack: Stack, stream: bool) -> None:
     model = f"early-{stream}"
     first, second = await stack.serve(model, 2)
-    first.close_after = 0  # it reads the request and goes
-    first._serve = _refuse  # type: ignore[method-assign]
+    first.script = _die
     responses = [await stack.ask(chat(model, stream=stream)) for _ in range(3)]
     assert [response.status for response in responses] == [200] * 3
     assert all(response.headers["x-outrider-engine"] == f"{model}-1-3" for response in responses)
@@ -38,19 +37,20 @@ async def test_an_engine_that_dies_before_the_first_byte_is_replaced(stack: Stac
     assert (await stack.stats())["engines"][f"{model}-0"]["errors"] >= 1
 
 
-async def _refuse(*_: object) -> bool:
+async def _die(writer: asyncio.StreamWriter) -> bool:
+    writer.transport.abort()
     return False
 
 
 async def test_a_busy_answer_moves_to_another_engine(stack: Stack) -> None:
     first, second = await stack.serve("busy", 2)
-    first._answer = _busy  # type: ignore[method-assign]
+    first.script = _busy
     responses = [await stack.ask(chat("busy")) for _ in range(2)]
     assert [response.status for response in responses] == [200, 200]
     assert len(second.requests) == 2
 
 
-async def _busy(_: object, writer: asyncio.StreamWriter) -> bool:
+async def _busy(writer: asyncio.StreamWriter) -> bool:
     writer.write(b"HTTP/1.1 503 X\r\ncontent-length: 2\r\n\r\n{}")
     return True
 
@@ -108,13 +108,13 @@ async def test_a_stream_cut_short_ends_with_an_error_and_no_done(stack: Stack, h
 
 async def test_a_whole_answer_cut_short_is_cut_for_the_client(stack: Stack) -> None:
     (engine,) = await stack.serve("torn")
-    engine._answer = _tear  # type: ignore[method-assign]
+    engine.script = _tear
     response = await stack.ask(chat("torn"))
     assert not response.complete
     assert (await stack.counts("torn"))["failed"] == 1
 
 
-async def _tear(_: object, writer: asyncio.StreamWriter) -> bool:
+async def _tear(writer: asyncio.StreamWriter) -> bool:
     writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"a": ')
     await writer.drain()
     writer.write_eof()
@@ -123,12 +123,12 @@ async def _tear(_: object, writer: asyncio.StreamWriter) -> bool:
 
 async def test_an_engine_that_speaks_no_http_is_a_failure(stack: Stack) -> None:
     (engine,) = await stack.serve("garbled")
-    engine._answer = _garble  # type: ignore[method-assign]
+    engine.script = _garble
     response = await stack.ask(chat("garbled"))
     assert (response.status, response.code) == (502, "upstream_failed")
 
 
-async def _garble(_: object, writer: asyncio.StreamWriter) -> bool:
+async def _garble(writer: asyncio.StreamWriter) -> bool:
     writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
     await writer.drain()
     return True

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 import pytest_asyncio
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.gateway.stack import Stack
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
-HELLO = [{"role": "user", "content": "hi"}]
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
 
 
 @pytest_asyncio.fixture(loop_scope="package")
@@ -25,14 +26,14 @@ async def client(stack: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
 
 async def test_chat(stack: Stack, client: openai.AsyncOpenAI) -> None:
     (engine,) = await stack.serve("oa-chat")
-    answer = await client.chat.completions.create(model="oa-chat", messages=HELLO)  # type: ignore[arg-type]
+    answer = await client.chat.completions.create(model="oa-chat", messages=HELLO)
     assert answer.choices[0].message.content == "x" * 8
     assert engine.requests[0].header("authorization") == "Bearer key-of-oa-chat-0"
 
 
 async def test_stream(stack: Stack, client: openai.AsyncOpenAI) -> None:
     await stack.serve("oa-stream")
-    stream = await client.chat.completions.create(  # type: ignore[call-overload]
+    stream = await client.chat.completions.create(
         model="oa-stream", messages=HELLO, stream=True, extra_body={"fake": {"chunks": 20}}
     )
     assert stream.response.headers["x-outrider-method"] == "dflash"
@@ -56,13 +57,13 @@ async def test_models(stack: Stack, client: openai.AsyncOpenAI) -> None:
 async def test_a_wrong_model(stack: Stack, client: openai.AsyncOpenAI) -> None:
     await stack.serve("oa-right")
     with pytest.raises(openai.NotFoundError, match="oa-right") as caught:
-        await client.chat.completions.create(model="oa-wrong", messages=HELLO)  # type: ignore[arg-type]
+        await client.chat.completions.create(model="oa-wrong", messages=HELLO)
     assert caught.value.code == "model_not_found"
 
 
 async def test_leaving_in_the_middle(stack: Stack, client: openai.AsyncOpenAI) -> None:
     (engine,) = await stack.serve("oa-left")
-    stream = await client.chat.completions.create(  # type: ignore[call-overload]
+    stream = await client.chat.completions.create(
         model="oa-left", messages=HELLO, stream=True, extra_body={"fake": {"chunks": 9, "hold_after": 2}}
     )
     await anext(stream)
@@ -74,7 +75,7 @@ async def test_leaving_in_the_middle(stack: Stack, client: openai.AsyncOpenAI) -
 
 async def test_a_lost_engine_is_an_error_not_an_end(stack: Stack, client: openai.AsyncOpenAI) -> None:
     await stack.serve("oa-lost")
-    stream = await client.chat.completions.create(  # type: ignore[call-overload]
+    stream = await client.chat.completions.create(
         model="oa-lost", messages=HELLO, stream=True, extra_body={"fake": {"chunks": 9, "die_after": 2}}
     )
     assert [(await anext(stream)).choices[0].delta.content for _ in range(2)] == ["w0 ", "w1 "]

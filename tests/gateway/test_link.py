@@ -1,0 +1,124 @@
+"""Living with and without the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from api.gateway.admission import Admission, Limits
+from api.gateway.link import Link
+from orchestrator.paths import find, prepare
+from orchestrator.timing import Timing
+from tests.gateway.fake_daemon import FakeDaemon
+from tests.gateway.stack import BOOT_ID, Gateway, Stack, chat
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+
+@pytest_asyncio.fixture(loop_scope="package")
+async def orphan(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """A gateway that is not started yet, with an engine, and no daemon."""
+    paths = prepare(find(state_dir=tmp_path_factory.mktemp("orphan"), environ={}))
+    made = Stack(paths.state_dir, Gateway(paths), FakeDaemon(paths.control_socket))
+    await made.engine("e")
+    made.model("m", "e")
+    made.revision = 7
+    yield made
+    assert await made.stop() == 0
+
+
+async def test_a_gateway_without_a_daemon_goes_on_with_its_table(orphan: Stack) -> None:
+    orphan.gateway.paths.routing_table.write_text(orphan.text())
+    await orphan.gateway.start()
+    assert (await orphan.ask(chat("m"))).status == 200
+    assert await orphan.health() == {"status": "ok", "daemon": False, "table": "disk", "revision": 7}
+    await until(lambda: orphan.gateway.logged("daemon_unreachable"), 5)
+    await orphan.daemon.start()
+    await orphan.publish()
+    assert (await orphan.health())["table"] == "daemon"
+    await orphan.daemon.stop()
+    await until(lambda: orphan.gateway.logged("daemon_lost"), 5)
+    assert (await orphan.ask(chat("m"))).status == 200
+    await orphan.daemon.start()
+    await until(lambda: orphan.daemon.followers == 1, 5, "the link is taken up again")
+
+
+@pytest.mark.parametrize("fields", [{"boot_id": "another"}, {"owner": "another"}, {"schema": 9}])
+async def test_a_table_of_another_boot_or_folder_is_void(orphan: Stack, fields: dict[str, object]) -> None:
+    orphan.gateway.paths.routing_table.write_text(orphan.text(**fields))
+    await orphan.gateway.start()
+    assert orphan.gateway.logged("table_on_disk_refused")
+    response = await orphan.ask(chat("m"))
+    assert (response.status, response.code) == (404, "model_not_found")
+    assert "daemon" in response.json()["error"]["message"]
+
+
+async def test_the_daemons_table_is_kept_on_disk(stack: Stack) -> None:
+    await stack.serve("kept")
+    path = stack.gateway.paths.routing_table
+    await until(lambda: path.exists() and json.loads(path.read_text())["revision"] == stack.revision, 5)
+    assert json.loads(path.read_text()) == json.loads(stack.text())
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("kind", ["garbage", "other boot", "older"])
+async def test_a_table_that_cannot_be_used_leaves_the_old_one(stack: Stack, kind: str) -> None:
+    model = f"kept-{kind}"
+    await stack.serve(model)
+    stack.gateway.log.clear()
+    match kind:
+        case "garbage":
+            stack.daemon.publish('{"schema": 1, "models": "no"}')
+        case "other boot":
+            stack.daemon.publish(stack.text(boot_id="another", revision=stack.revision + 1))
+        case _:
+            stack.daemon.publish(stack.text(revision=stack.revision - 1, models=[]))
+    await until(lambda: stack.gateway.logged("table_refused"), 5)
+    assert (await stack.ask(chat(model))).status == 200
+    assert (await stack.health())["revision"] == stack.revision
+    await stack.publish()
+    assert (await stack.ask(chat(model))).status == 200
+
+
+async def test_a_new_daemon_may_count_anew(stack: Stack) -> None:
+    await stack.serve("recounted")
+    await stack.drain("recounted-0")
+    await stack.daemon.stop()
+    stack.revision = 1
+    stack.daemon.table = stack.text()
+    await stack.daemon.start()
+    await until(stack.in_force, 5)
+    assert (await stack.ask(chat("recounted"))).status == 200, "the drain was the old daemon's"
+
+
+async def test_a_daemon_that_says_nothing_is_asked_anew(tmp_path: Path) -> None:
+    paths = prepare(find(state_dir=tmp_path, environ={}))
+    daemon = FakeDaemon(paths.control_socket, mute=True)
+    await daemon.start()
+    admission = Admission(Limits(), wall=0.0)
+    link = Link(
+        admission,
+        socket=paths.control_socket,
+        table_file=paths.routing_table,
+        boot_id=BOOT_ID,
+        owner=paths.owner,
+        timing=Timing().scaled(0.02),
+        silence=0.1,
+    )
+    running = asyncio.create_task(link.run())
+    await until(lambda: daemon.connections >= 2, 5)
+    assert not link.up
+    daemon.mute = False
+    daemon.table = Stack(tmp_path, Gateway(paths), daemon, revision=5).text()
+    await until(lambda: link.up, 5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await link.settle()
+    await daemon.stop()
+    admission.close()
