@@ -73,7 +73,6 @@ class Interpreter:
     executable: Path
     version: str
     library: Path
-    extensions: Path
 
 
 def skeleton() -> Tree:
@@ -112,16 +111,12 @@ def interpreter(python: Path = SYSTEM_PYTHON) -> Interpreter:
     script = (
         "import json, sys, sysconfig; "
         "print(json.dumps([sys.prefix == sys.base_prefix, '%d.%d' % sys.version_info[:2], "
-        "sysconfig.get_path('stdlib'), sysconfig.get_config_var('DESTSHARED') or '']))"
+        "sysconfig.get_path('stdlib')]))"
     )
-    whole, version, library, extensions = json.loads(run([str(python), "-sE", "-c", script]))
+    whole, version, library = json.loads(run([str(python), "-sE", "-c", script]))
     if not whole:
         raise ImageBuildFailed(f"{python} is a virtual environment, which cannot move into an image")
-    folder = Path(library)
-    shared = Path(extensions) if extensions else folder / "lib-dynload"
-    if not shared.is_dir():
-        shared = folder / "lib-dynload"
-    return Interpreter(python.resolve(), version, folder, shared)
+    return Interpreter(python.resolve(), version, Path(library))
 
 
 def standard_library(python: Interpreter) -> Tree:
