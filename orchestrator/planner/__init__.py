@@ -83,11 +83,11 @@ def plan(
 
 
 def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
-    """What would have been faster and does not fit, for whoever wonders why it was not taken."""
+    """What would have been faster and does not fit or pair, for whoever wonders why it was not taken."""
     return tuple(
         Reason("turned_down", f"{r.runtime} {r.variant} with {r.drafter}: {r.text}", r.source)
         for r in rejected
-        if r.code == "too_big" and r.drafter is not None
+        if r.drafter is not None and (r.code in ("too_big", "too_many_slots") or r.code.startswith("drafter_"))
     )[:MOST_TURNED_DOWN]
 
 

@@ -94,7 +94,7 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
     """Candidates in a fixed order, and what was turned down on the way."""
     found: list[Candidate] = []
     rejected: list[Rejected] = []
-    devices = _devices(search)
+    devices, lost = _devices(search)
     for variant in search.entry.variants:
         if search.wish.variant not in (None, variant.name):
             continue
@@ -103,8 +103,10 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
             text = file.text if file.hint is None else f"{file.text}; {file.hint}"
             rejected.append(_early(variant, None, Method.NONE, "model_file", text))
             continue
+        if lost:
+            rejected.append(_early(variant, None, Method.NONE, "device_lost", lost))
         pairs = [(device, image) for device in devices for image in _images(search, variant, device)]
-        if not pairs:
+        if not pairs and devices:
             rejected.append(_early(variant, None, Method.NONE, "no_image", _no_image(variant, devices)))
         for device, image in pairs:
             for outcome in _methods(search, variant, file, device, image):
@@ -124,15 +126,19 @@ def _early(variant: Variant, runtime: Runtime | None, method: Method, code: str,
     return Rejected(named.value, variant.name, method, code, text)
 
 
-def _devices(search: Search) -> Sequence[Accelerator | None]:
-    """The accelerators; the CPU only where there is none, or when its image is asked for by name.
+def _devices(search: Search) -> tuple[Sequence[Accelerator | None], str]:
+    """The accelerators that work, and a sentence about those that do not.
 
-    A model that silently runs on the CPU of a GPU host is a bug that looks like slowness.
+    The CPU only where there is no accelerator, or when its image is asked for by name: a model
+    that silently runs on the CPU of a GPU host is a bug that looks like slowness.
     """
     wanted = _named_image(search)
-    if wanted is not None and wanted.vendor is None:
-        return (None,)
-    return search.facts.accelerators or (None,)
+    if not search.facts.accelerators or (wanted is not None and wanted.vendor is None):
+        return (None,), ""
+    gone = [d for d in search.facts.accelerators if d.details.get("health") == "lost"]
+    text = ", ".join(f"{d.name or d.vendor} at {d.pci}" for d in gone)
+    alive = tuple(d for d in search.facts.accelerators if d not in gone)
+    return alive, f"lost until the machine is restarted: {text}" if gone else ""
 
 
 def _named_image(search: Search) -> ImageEntry | None:

@@ -8,7 +8,7 @@ from importlib import resources
 from hosts.facts import FactsError, HostFacts
 from orchestrator.errors import ConfigError, NotFound
 
-__all__ = ["load", "names", "profile"]
+__all__ = ["load", "names"]
 
 
 def names() -> tuple[str, ...]:
@@ -26,7 +26,3 @@ def load(name: str) -> HostFacts:
         return HostFacts.from_dict(json.loads(resources.files(__package__).joinpath(file).read_text(encoding="utf-8")))
     except (FactsError, ValueError) as error:
         raise ConfigError(file, None, str(error)) from error
-
-
-profile = load
-"""The same, for callers that say `profiles.profile("dankserver")`."""

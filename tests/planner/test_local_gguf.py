@@ -92,6 +92,7 @@ def test_wrong_drafter_is_turned_down_before_launch(tmp_path: Path) -> None:
     assert planned.plan is not None
     assert planned.plan.method is Method.NONE
     assert [(r.code, r.method) for r in planned.rejected] == [("drafter_width", Method.DFLASH)]
+    assert any(r.code == "turned_down" and "width 128" in r.text for r in planned.plan.reasons)
 
 
 def test_missing_drafter_and_missing_model(tmp_path: Path) -> None:

@@ -195,6 +195,15 @@ def test_a_gpu_host_never_falls_back_to_its_cpu_in_silence() -> None:
     assert planned.rejected[0].code == "no_image"
 
 
+def test_a_lost_gpu_is_not_planned_for() -> None:
+    gone = replace(SERVER.accelerators[0], details={"health": "lost"})
+    planned = make("smollm2", replace(SERVER, accelerators=(gone,)))
+    assert planned.plan is None
+    assert [r.code for r in planned.rejected] == ["device_lost"]
+    second = replace(SERVER.accelerators[0], pci="0000:02:00.0", devices=("nvidia.com/gpu=1",), index=1)
+    assert best("smollm2", replace(SERVER, accelerators=(gone, second))).devices == ("nvidia.com/gpu=1",)
+
+
 def test_an_image_of_the_users_own() -> None:
     plan = best("smollm2", SERVER, image="registry.example/llama:1")
     assert plan.image == "registry.example/llama:1"
