@@ -2,7 +2,7 @@
 
     OutriderError
       UsageError            usage              exit 2, HTTP 400
-        ConfigError         config_invalid
+        ConfigError         config_invalid     exit 1, HTTP 400
       NotFound              not_found          exit 3, HTTP 404
       Refused               refused            exit 4, HTTP 409
         DoesNotFit          too_big
@@ -134,6 +134,8 @@ class EngineFailed(OutriderError):
 def exit_code(error: OutriderError) -> int:
     """The command line's exit code for an error (contract)."""
     match error:
+        case ConfigError():
+            return 1  # the call was right, the file is not
         case UsageError():
             return 2
         case NotFound():

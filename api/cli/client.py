@@ -41,7 +41,7 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 _BY_CODE: Mapping[str, type[OutriderError]] = {
     "usage": UsageError,
-    "config_invalid": UsageError,
+    "config_invalid": OutriderError,  # the call was right, a file is not: exit 1
     "not_found": NotFound,
     "refused": Refused,
     "too_big": Refused,
@@ -52,9 +52,14 @@ _BY_CODE: Mapping[str, type[OutriderError]] = {
 }
 _BY_STATUS: Mapping[int, type[OutriderError]] = {
     400: UsageError,
+    401: Refused,
+    403: Refused,
     404: NotFound,
     405: UsageError,
     409: Refused,
+    413: UsageError,
+    415: UsageError,
+    421: Refused,
     422: UsageError,
     503: ContainerError,
     504: TimedOut,
