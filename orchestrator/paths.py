@@ -147,7 +147,8 @@ def prepare(paths: Paths) -> Paths:
     else:
         run.mkdir(parents=True, exist_ok=True)
         if run.stat().st_uid == os.getuid():
-            run.chmod(0o750 if os.getuid() == 0 else 0o700)
+            # The short folder may be named itself: who prepares what was prepared must not open it up.
+            run.chmod(0o750 if os.getuid() == 0 and run != _short_name(paths) else 0o700)
     ready = Paths(paths.config_dir, paths.state_dir, run)
     ready.engines.mkdir(exist_ok=True)
     if ready.engines.stat().st_uid == os.getuid():
@@ -155,9 +156,13 @@ def prepare(paths: Paths) -> Paths:
     return ready
 
 
+def _short_name(paths: Paths) -> Path:
+    return Path(tempfile.gettempdir()) / f"outrider-{paths.owner}"
+
+
 def _short_run_folder(paths: Paths) -> Path:
     """A private folder under the temporary folder, the same for the same state folder."""
-    short = Path(tempfile.gettempdir()) / f"outrider-{paths.owner}"
+    short = _short_name(paths)
     short.mkdir(mode=0o700, exist_ok=True)
     info = short.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
