@@ -67,12 +67,12 @@ def _bring_down(options: Common, tell: Callable[[str], None]) -> list[str]:
     if daemon.pid() is not None:
         tell("daemon: ending its engines")
         asked = _ask(options)
-        if processes.end(daemon, first=ENGINES if asked else 0, grace=GRACE):
-            ended.append("daemon")
+        processes.end(daemon, first=ENGINES if asked else 0, grace=GRACE)
+        ended += ["engines", "daemon"] if asked else ["daemon"]
     if gateway.pid() is not None:
         tell("gateway: ending")
-        if processes.end(gateway, first=0, grace=GRACE):
-            ended.append("gateway")
+        processes.end(gateway, first=0, grace=GRACE)
+        ended.append("gateway")
     tell("podman: looking for what is left")
     ended += asyncio.run(_podman(paths, _configured_socket(paths)))
     _remove_leftovers(paths, daemon, gateway)
@@ -118,7 +118,11 @@ async def _podman(paths: Paths, socket: str | None) -> list[str]:
         found = await service.ensure(paths.run_dir, socket=socket, limit=PODMAN)
     except PodmanUnreachable:
         return []
-    ended = [f"{count} engine(s)"] if (count := await _remove_containers(found.socket, paths.owner)) else []
+    ended = (
+        [f"{count} engine{'s' if count > 1 else ''} left over"]
+        if (count := await _remove_containers(found.socket, paths.owner))
+        else []
+    )
     if found.own:
         await found.stop()
         ended.append("Podman service")

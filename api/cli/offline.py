@@ -118,7 +118,7 @@ def _facts(profile: str | None, file: Path | None) -> HostFacts:
     from hosts.probe import probe as look
 
     if profile is not None:
-        from orchestrator.profiles import profile as shipped
+        from orchestrator.profiles import load as shipped
 
         return shipped(profile)
     if file is None:
@@ -164,7 +164,8 @@ def _print_planned(planned: Planned) -> None:
         memory = chosen.expected_memory
         budget = "" if memory.budget is None else f" of {size(memory.budget)}"
         say(f"model     {chosen.model}, variant {chosen.variant}")
-        say(f"engine    {chosen.runtime} {chosen.runtime_version or ''} in {chosen.image}".replace("  ", " "))
+        engine = " ".join(part for part in (chosen.runtime, chosen.runtime_version) if part)
+        say(f"engine    {engine} in {chosen.image}")
         say(f"method    {chosen.method}{drafter}{drafts} ({chosen.evidence})")
         say(f"size      {chosen.context} tokens a sequence, {chosen.parallel} at once")
         say(f"memory    {size(memory.total)}{budget}")

@@ -7,6 +7,7 @@ One that was told to end stays ended, and when both are gone, so is `up`.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import threading
 import time
@@ -22,6 +23,8 @@ CRASHES = 3
 WINDOW = 60.0
 LOOK = 0.5
 """Seconds between two looks at the processes."""
+ALONE = 5.0
+"""Seconds for which a process that was told to end waits for the other."""
 PAUSE = 5.0
 """Seconds before the journal is asked for again after the daemon refused it."""
 
@@ -34,7 +37,7 @@ class Watch:
         self._children = children
         self._kinds = (daemon_of(options.paths), gateway_of(options.paths))
         self._crashes: dict[str, list[float]] = {}
-        self._said: set[str] = set()
+        self._ended: dict[str, float] = {}
         self._journal = threading.Thread(target=self._follow, name="journal", daemon=True)
         self._over = threading.Event()
 
@@ -43,6 +46,7 @@ class Watch:
         self._journal.start()
         try:
             while [kind for kind in self._kinds if self._look(kind)]:
+                self._tell()
                 processes.pause(LOOK)
             note("daemon and gateway were ended")
         finally:
@@ -57,12 +61,17 @@ class Watch:
         if kind.pid() is not None:
             return True  # somebody else started another one
         if code == 0:
-            if kind.command not in self._said:
-                self._said.add(kind.command)
-                note(f"the {kind.command} was ended; `outrider {kind.command}` starts it again")
+            self._ended.setdefault(kind.command, time.monotonic() + ALONE)
             return False
         self._restart(kind, code)
         return True
+
+    def _tell(self) -> None:
+        """Say that one process was ended, unless the other follows: then it was `down`."""
+        for command, due in self._ended.items():
+            if time.monotonic() >= due:
+                self._ended[command] = math.inf
+                note(f"the {command} was ended; `outrider {command}` starts it again")
 
     def _restart(self, kind: Kind, code: int) -> None:
         now = time.monotonic()

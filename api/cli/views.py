@@ -163,7 +163,8 @@ def last_sequence(client: Client) -> int:
 
 def event_line(event: Mapping[str, Any]) -> str:
     """A journal entry in one line."""
-    about = f"{event['deployment']}: " if event.get("deployment") else ""
+    about = event.get("deployment") or ""
+    about = f"{about}: " if about and not event["text"].startswith(about) else ""
     return f"{clock_time(event['at'])}  {event['sequence']:>5}  {event['code']:<24}  {about}{event['text']}"
 
 
