@@ -6,8 +6,8 @@ and the CPU are found good.
 
 Like llama-server it writes its complaints to stderr and ends with status 1 for an unknown or
 removed flag, a bad value or a model that does not load; it ends with 0 on SIGTERM and SIGINT.
-A stop that arrives while the model still loads ends it at once, with the signal's number as its
-status: the loading call holds the interpreter, and no Python handler could run.
+A stop that arrives while the model still loads ends it at once, in C: the loading call holds the
+interpreter, and no Python handler could run.
 
 This file is part of the image.
 """
@@ -132,13 +132,19 @@ def _serve(settings: options.Settings) -> int:
 
 
 def _exit_on_stop_while_loading() -> None:
-    """Let the C library's `_exit` handle stop signals until the model is loaded."""
+    """Let the C library handle stop signals until the model is loaded.
+
+    The handler is `quick_exit`, which is not told a status but the signal's number; of its own
+    functions it runs the one registered here first, and that is `_exit(0)`.
+    """
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     libc.signal.restype = ctypes.c_void_p
-    handler = ctypes.cast(libc._exit, ctypes.c_void_p)
+    libc.__cxa_at_quick_exit.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    if libc.__cxa_at_quick_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None) != 0:
+        raise MemoryError("the C library registers no further exit function")
     for number in (signal.SIGTERM, signal.SIGINT):
-        libc.signal(number, handler)
+        libc.signal(number, ctypes.cast(libc.quick_exit, ctypes.c_void_p))
 
 
 def _remove_stale(path: Path) -> None:

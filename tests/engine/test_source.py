@@ -63,7 +63,7 @@ def test_a_changed_tree_or_number_is_another(tree: Path) -> None:
 
 def test_a_failed_build_says_why(tree: Path, tmp_path: Path) -> None:
     (tree / "tools" / "server" / "server.cpp").write_text("int main() { return nothing; }\n")
-    with pytest.raises(ImageBuildFailed, match="nothing.* was not declared"):
+    with pytest.raises(ImageBuildFailed, match=r"nothing.* was not declared"):
         source.build_binary(tree, tmp_path / "cache", build_number=1, niceness=0)
     assert not list((tmp_path / "cache").glob("llama-server-*"))
 
