@@ -6,6 +6,7 @@
       NotFound              not_found          exit 3, HTTP 404
       Refused               refused            exit 4, HTTP 409
         DoesNotFit          too_big
+        WeightsMissing      weights_missing  (orchestrator.planning)
         Conflict            conflict
         SwitchTooCostly     switch_too_costly
       TimedOut              timed_out          exit 5, HTTP 504, retryable

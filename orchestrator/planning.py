@@ -26,6 +26,14 @@ from orchestrator.plan import Plan, Planned, Rejected
 from orchestrator.views import ModelView
 
 SHOWN_REJECTIONS = 3
+MISSING = frozenset({"weights_missing", "drafter_missing"})
+"""Reasons with which the planner says that a plan's files are not on this host yet."""
+
+
+class WeightsMissing(Refused):
+    """The plan is good, and its weights are not here."""
+
+    code = "weights_missing"
 
 
 class Planning:
@@ -87,6 +95,13 @@ class Planning:
             )
         if found.plan is None:
             raise no_plan(entry, found, files)
+        absent = [r.text for r in found.plan.reasons if r.code in MISSING]
+        if absent:
+            raise WeightsMissing(
+                f"{entry.name} cannot start: {'; '.join(absent)}",
+                hint="put the files there, or `outrider model add NAME FILE.gguf` a model whose files are here",
+                evidence={"model": entry.name},
+            )
         return await self._pinned(found.plan)
 
     async def _files(self, entry: ModelEntry) -> Files:
