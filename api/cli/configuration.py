@@ -25,6 +25,7 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from orchestrator.config import ConfigProblems, load, model_files
+    from orchestrator.errors import exit_code
 
     paths = common(ctx).paths
     try:
@@ -33,7 +34,7 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
         if not as_json:
             raise
         print_json({"ok": False, "problems": [asdict(p) for p in error.problems]})
-        raise typer.Exit(2) from error
+        raise typer.Exit(exit_code(error)) from error
     files = [str(f) for f in (paths.config_file, *model_files(paths)) if f.exists()]
     if as_json:
         print_json({"ok": True, "problems": [], "files": files, "models": [m.name for m in config.models]})

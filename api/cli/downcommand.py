@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import signal
 import time
@@ -165,7 +166,7 @@ def _remove_leftovers(paths: Paths, *kinds: Kind) -> None:
 def _wait_for_up(paths: Paths) -> None:
     """An `outrider up` in another terminal sees the end by itself; give it the time to say so."""
     end = time.monotonic() + 5.0
-    while up_of(paths).pid() is not None and time.monotonic() < end:
+    while up_of(paths).pid() not in {None, os.getpid()} and time.monotonic() < end:
         processes.pause()
 
 

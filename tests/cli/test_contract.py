@@ -59,7 +59,7 @@ def test_with_json_an_error_is_the_one_document(call: Call) -> None:
 
 CODES = [
     (400, "usage", 2),
-    (400, "config_invalid", 2),
+    (400, "config_invalid", 1),
     (404, "not_found", 3),
     (409, "refused", 4),
     (409, "too_big", 4),
@@ -101,7 +101,7 @@ def test_several_problems_are_all_shown(call: Call, daemon: fake.Script) -> None
     ]
     daemon.on("POST", "/reload", fake.problem(400, "config_invalid", "a.toml: x.y: ...", problems=problems))
     said = call("reload")
-    assert said.code == 2
+    assert said.code == 1
     assert said.err.splitlines() == [
         "error[config_invalid]: a.toml: x.y: is not a known key",
         "hint: did you mean 'z'?",

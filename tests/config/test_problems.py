@@ -219,7 +219,7 @@ def test_all_problems_of_all_files_come_at_once(folder: Folder) -> None:
     assert all(p.hint for p in error.problems)
     assert (error.file, error.key) == (str(settings), "gateway.listen")
     assert "and 3 more" in error.detail
-    assert exit_code(error) == 2
+    assert exit_code(error) == 1
     assert error.code == "config_invalid"
     assert [p["key"] for p in error.evidence["problems"]] == [p.key for p in error.problems]  # type: ignore[attr-defined]
 
