@@ -1,3 +1,3 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ("tests.podman_fixture", "tests.engine_fixture")
+pytest_plugins = ("tests.house_rules", "tests.podman_fixture", "tests.engine_fixture")

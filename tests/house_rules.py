@@ -1,0 +1,130 @@
+"""Rules for the test suite itself, enforced by pytest.
+
+* A skip names a reason and an expiry (`until 2027-01-31`), or it is a failure; an expired one too.
+* `--budgets` fails a run whose tests took longer than their part may: the whole suite must stay
+  quick enough to be run before every commit.
+* `--record FILE` writes what a whole run was (commit, date, counts). `python -m tests.house_rules
+  FILE` refuses a record that is more than `STALE` commits old, or that had failures.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUDGETS = {1: 2.5}
+"""Minutes of test time a part of the project, on two cores. What is not listed belongs to part 1."""
+PARTS: dict[str, int] = {}
+"""Folder below `tests` to part, for folders of later parts."""
+STALE = 20
+_EXPIRY = re.compile(r"until (\d{4}-\d{2}-\d{2})")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("house rules")
+    group.addoption("--budgets", action="store_true", help="fail when a part's tests take longer than they may")
+    group.addoption("--record", metavar="FILE", help="write commit, date and counts of this run")
+
+
+def skip_fault(reason: str, today: dt.date) -> str | None:
+    """What is wrong with a skip's reason; None when it is a good one."""
+    found = _EXPIRY.search(reason)
+    if found is None:
+        return f"a skip needs a reason and an expiry (`... until YYYY-MM-DD`), not {reason!r}"
+    if dt.date.fromisoformat(found[1]) < today:
+        return f"this skip has expired: {reason!r}"
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Turn a bad skip into a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        fault = skip_fault(reason, dt.datetime.now(dt.UTC).date())  # noqa: TID251 - an expiry is a wall date
+        if fault is not None:
+            report.outcome = "failed"
+            report.longrepr = fault
+    return report
+
+
+class Tally:
+    """What a run took and how it ended. Lives where reports arrive: in xdist's controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self.seconds: dict[int, float] = defaultdict(float)
+        self.counts: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        folder = Path(report.location[0]).parts[1:2]
+        self.seconds[PARTS.get(folder[0] if folder else "", 1)] += report.duration
+        if report.when == "call" or report.outcome != "passed":
+            self.counts[report.outcome] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        over = self.over()
+        if over and self._config.getoption("--budgets"):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        record = self._config.getoption("--record")
+        if record:
+            Path(record).write_text(json.dumps(self.summary(), indent=2) + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for part, (took, may) in sorted(self.over().items()):
+            terminalreporter.write_line(f"part {part}: {took:.1f} of {may} minutes of test time", red=True)
+
+    def over(self) -> dict[int, tuple[float, float]]:
+        """Parts that took longer than they may: (minutes taken, minutes allowed)."""
+        workers = max(1, int(getattr(self._config.option, "numprocesses", None) or 1))
+        taken = {part: seconds / workers / 60 for part, seconds in self.seconds.items()}
+        return {part: (taken[part], BUDGETS[part]) for part in taken if taken[part] > BUDGETS[part]}
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "date": dt.datetime.now(dt.UTC).date().isoformat(),  # noqa: TID251 - for people
+            "counts": dict(sorted(self.counts.items())),
+            "minutes": {str(part): round(seconds / 60, 1) for part, seconds in sorted(self.seconds.items())},
+        }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Tally(config), "outrider-tally")
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def record_fault(record: Path) -> str | None:
+    """Why a record of a whole run is not good enough; None when it is."""
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        return None  # without history there is nothing to count
+    try:
+        seen = json.loads(record.read_text())
+        behind = int(git("rev-list", "--count", f"{seen['commit']}..HEAD"))
+    except (OSError, ValueError, KeyError, subprocess.CalledProcessError) as error:
+        return f"{record} holds no record of a run of all tests: {error}"
+    if seen["counts"].get("failed") or not seen["counts"].get("passed"):
+        return f"the last run of all tests did not pass: {seen['counts']}"
+    if behind > STALE:
+        return f"all tests ran last {behind} commits ago; run `make test-all` and commit {record.name}"
+    return None
+
+
+if __name__ == "__main__":
+    problem = record_fault(Path(sys.argv[1]))
+    if problem is not None:
+        sys.exit(problem)

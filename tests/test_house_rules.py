@@ -1,0 +1,68 @@
+"""The rules for tests are rules."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import house_rules
+from tests.house_rules import record_fault, skip_fault
+
+TODAY = dt.date(2026, 12, 1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "good"),
+    [
+        ("no GPU here until 2027-01-31", True),
+        ("no GPU here until 2026-12-01", True),
+        ("no GPU here until 2026-11-30", False),
+        ("no GPU here", False),
+        ("", False),
+    ],
+)
+def test_a_skip_needs_a_reason_and_an_expiry(reason: str, good: bool) -> None:
+    assert (skip_fault(reason, TODAY) is None) is good
+
+
+def test_a_bad_skip_fails_the_run(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ("tests.house_rules",)\n')
+    (tmp_path / "test_x.py").write_text(
+        "import pytest\n\n\n@pytest.mark.skip(reason='later')\ndef test_a() -> None: ...\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(house_rules.ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 1, run.stdout
+    assert "a skip needs a reason and an expiry" in run.stdout
+
+
+def record(tmp_path: Path, commit: str, **counts: int) -> Path:
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps({"commit": commit, "date": "2026-11-29", "counts": counts}))
+    return file
+
+
+def test_a_record_of_all_tests_must_be_fresh_and_good(tmp_path: Path) -> None:
+    head = house_rules.git("rev-parse", "HEAD")
+    assert record_fault(record(tmp_path, head, passed=3)) is None
+    assert "did not pass" in str(record_fault(record(tmp_path, head, passed=3, failed=1)))
+    assert "did not pass" in str(record_fault(record(tmp_path, head)))
+    assert "no record" in str(record_fault(record(tmp_path, "0" * 40, passed=3)))
+    assert "no record" in str(record_fault(tmp_path / "absent.json"))
+    commits = house_rules.git("rev-list", "HEAD").split()
+    if len(commits) > house_rules.STALE + 1:
+        old = commits[house_rules.STALE + 1]
+        assert f"{house_rules.STALE + 1} commits ago" in str(record_fault(record(tmp_path, old, passed=3)))
