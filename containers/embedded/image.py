@@ -1,7 +1,7 @@
 """The embedded engine's image: made on this machine, from a pinned wheel, without a registry.
 
 The image holds the system's Python with its standard library, the `xllamacpp` wheel, the
-launcher and their shared libraries (about 64 MB where `strip` is there, 117 MB else). It is
+launcher and their shared libraries (about 64 MB where `strip` is there, 144 MB else). It is
 deterministic: the same inputs give the same image id, and the digest of the inputs is both a
 label and the tag, so an image that is in storage already is not built again.
 
