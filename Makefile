@@ -24,10 +24,10 @@ setup-dev: ## the virtual environment that the tests need
 	@deploy/setup.sh dev
 
 test: setup-dev ## the tests, without the slow ones
-	@$(PYTEST) -q -m "not slow" $(ARGS)
+	@$(PYTEST) -q -m "not slow" --budgets $(ARGS)
 
-test-all: setup-dev ## all tests
-	@$(PYTEST) -q $(ARGS)
+test-all: setup-dev ## all tests; their record goes into the repository
+	@$(PYTEST) -q --record tests/full_run.json $(ARGS)
 
 check: setup-dev ## format, lint, types, imports
 	@$(BIN)/ruff format --check .

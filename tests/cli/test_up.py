@@ -82,7 +82,7 @@ def outrider(tmp_path: Path, test_cache: Path) -> Iterator[Outrider]:
 
 
 @pytest.mark.real
-def test_up_detached_twice_and_down(outrider: Outrider) -> None:
+def test_up_detached_again_and_again_and_down(outrider: Outrider) -> None:
     code, out, err = outrider.call("up", "--detach", "--no-model", "--json")
     assert code == 0, err
     document = json.loads(out)
@@ -100,6 +100,18 @@ def test_up_detached_twice_and_down(outrider: Outrider) -> None:
     assert code == 0
     assert out.startswith("Outrider is already up.")
     assert (daemon_of(outrider.paths).pid(), gateway_of(outrider.paths).pid()) == pids
+
+    # SIGTERM to the daemon ends only the daemon, and `up` brings back what is missing
+    daemon, gateway = daemon_of(outrider.paths), gateway_of(outrider.paths)
+    assert pids[0] is not None
+    os.kill(pids[0], signal.SIGTERM)
+    until_sync(lambda: daemon.pid() is None, LIMIT)
+    assert gateway.pid() == pids[1]
+    code, out, _ = outrider.call("up", "--detach", "--no-model", "--json")
+    assert code == 0
+    assert json.loads(out)["already_up"] is False
+    assert daemon.pid() not in {None, pids[0]}
+    assert gateway.pid() == pids[1]
 
     code, out, _ = outrider.call("down", "--json")
     assert code == 0
@@ -131,21 +143,6 @@ def test_down_in_another_terminal_ends_up_too(outrider: Outrider) -> None:
     assert outrider.call("down")[0] == 0
     assert until_sync(lambda: up.poll() is not None, 10)
     assert up.returncode == 0
-
-
-@pytest.mark.real
-def test_sigterm_to_the_daemon_ends_only_the_daemon(outrider: Outrider) -> None:
-    assert outrider.call("up", "--detach", "--no-model")[0] == 0
-    daemon, gateway = daemon_of(outrider.paths), gateway_of(outrider.paths)
-    pid = daemon.pid()
-    assert pid is not None
-    os.kill(pid, signal.SIGTERM)
-    until_sync(lambda: daemon.pid() is None, LIMIT)
-    assert gateway.pid() is not None
-    code, out, _ = outrider.call("up", "--detach", "--no-model", "--json")
-    assert code == 0
-    assert json.loads(out)["already_up"] is False
-    assert daemon.pid() not in {None, pid}
 
 
 @pytest.mark.real
