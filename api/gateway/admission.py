@@ -160,6 +160,8 @@ class Admission:
         self.started = time.monotonic()
         self.wall = wall
         self.stopping = False
+        self.date = b""
+        """The Date header's line of this second."""
         self.table: Table | None = None
         self.source: str | None = None
         self.index: dict[str, Model] = {}

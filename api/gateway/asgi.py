@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from api.gateway import problem
-from api.gateway.heads import Tags
+from api.gateway.heads import pairs
 from api.gateway.problem import Problem
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class AsgiResponder:
     def begin(
         self,
         status: int,
-        headers: list[tuple[bytes, bytes]],
-        tags: Tags | None,
+        head: bytes,
         length: int | None,
         data: bytes,
         *,
@@ -105,7 +104,7 @@ class AsgiResponder:
     ) -> None:
         if length is None and done:
             length = len(data)
-        headers = [*headers, *(() if tags is None else tags.pairs)]
+        headers = pairs(head)
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         self._queue.append({"type": "http.response.start", "status": status, "headers": headers})

@@ -13,13 +13,17 @@ def _not_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
+_BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
 def read(body: bytes) -> tuple[str, bool] | Problem:
     """(model, stream) of a request body, or what is wrong with it."""
     try:
-        document = _DECODER.decode(body.decode())
+        text = body.decode().strip(_BLANK)
+        document, end = _DECODER.raw_decode(text)  # `decode` would look for blanks with regular expressions
+        if end != len(text):
+            return problem.invalid_json(f"it goes on after its end, at character {end}")
     except (ValueError, RecursionError) as error:
         return problem.invalid_json(str(error)[:200])
     if not isinstance(document, dict):

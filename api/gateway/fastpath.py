@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from api.gateway import problem
 from api.gateway.admission import Admission
-from api.gateway.heads import Tags, lines
+from api.gateway.heads import lines
 from api.gateway.problem import Problem
 from api.gateway.relay import COMPLETIONS, Relay
 
@@ -71,74 +71,6 @@ def contract_broken(protocol: type = HttpToolsProtocol, cycle: type = RequestRes
 BROKEN = contract_broken()
 
 
-class RawResponder:
-    """Writes an answer onto a connection of uvicorn's."""
-
-    __slots__ = ("_chunked", "_cycle", "_protocol", "relay")
-
-    def __init__(self, protocol: FastProtocol, cycle: RequestResponseCycle) -> None:
-        self._protocol = protocol
-        self._cycle = cycle
-        self._chunked = False
-
-    def begin(
-        self,
-        status: int,
-        headers: list[tuple[bytes, bytes]],
-        tags: Tags | None,
-        length: int | None,
-        data: bytes,
-        *,
-        done: bool,
-    ) -> None:
-        cycle = self._cycle
-        cycle.response_started = True
-        if length is None and done:
-            length = len(data)
-        parts = [STATUS_LINE[status], lines(self._protocol.server_state.default_headers), lines(headers)]
-        if tags is not None:
-            parts.append(tags.lines)
-        if length is not None:
-            parts.append(b"content-length: %d\r\n" % length)
-        elif cycle.scope["http_version"] == "1.1":
-            self._chunked = True
-            parts.append(b"transfer-encoding: chunked\r\n")
-        else:
-            cycle.keep_alive = False
-        parts.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
-        if data:
-            parts.append(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-        if done:
-            self._end(b"".join(parts))
-        else:
-            self._protocol.transport.write(b"".join(parts))
-
-    def body(self, data: bytes, *, done: bool) -> None:
-        if self._chunked:
-            if data:
-                data = b"%x\r\n%b\r\n" % (len(data), data)
-            if done:
-                data += b"0\r\n\r\n"
-        if done:
-            self._end(data)
-        elif data:
-            self._protocol.transport.write(data)
-
-    def cut(self) -> None:
-        self._cycle.response_complete = True
-        self._protocol.relay = None
-        self._protocol.transport.abort()
-
-    def _end(self, data: bytes) -> None:
-        protocol, cycle = self._protocol, self._cycle
-        protocol.transport.write(data)
-        cycle.response_complete = True
-        protocol.relay = None
-        if not cycle.keep_alive:
-            protocol.transport.close()
-        protocol.on_response_complete()
-
-
 class CarefulProtocol(HttpToolsProtocol):
     """uvicorn's protocol with a limit on heads, errors in the form clients know, and no task left in the dark."""
 
@@ -148,13 +80,13 @@ class CarefulProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         before = self.cycle
         in_body = before is not None and before.more_body
-        super().data_received(data)
-        if self.cycle is before and not in_body:
+        HttpToolsProtocol.data_received(self, data)
+        if self.cycle is not before:
+            self._head_bytes = 0
+        elif not in_body:
             self._head_bytes += len(data)
             if self._head_bytes > LONGEST_HEAD and not self.transport.is_closing():
                 self._refuse(problem.headers_too_large(LONGEST_HEAD))
-        else:
-            self._head_bytes = 0
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(problem.bad_request())
@@ -182,11 +114,15 @@ class CarefulProtocol(HttpToolsProtocol):
 
 
 class FastProtocol(CarefulProtocol):
-    """`CarefulProtocol` with the way past ASGI. Made for one gateway by `protocol_for`."""
+    """`CarefulProtocol` with the way past ASGI, and the responder of its relays. `protocol_for` makes it concrete."""
 
     admission: ClassVar[Admission]
-    relay: Relay | None = None
+    _relay: Relay | None = None
     _pending: RequestResponseCycle | None = None
+    _answered: RequestResponseCycle
+    _chunked = False
+
+    # requests in
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         scope = cycle.scope
@@ -195,40 +131,42 @@ class FastProtocol(CarefulProtocol):
             return
         self._pending = cycle
         if not cycle.more_body:  # it waited in the pipeline
-            self.loop.call_soon(self._relay, cycle)
+            self.loop.call_soon(self._begin, cycle)
+
+    def data_received(self, data: bytes) -> None:
+        CarefulProtocol.data_received(self, data)
+        cycle = self._pending
+        if cycle is not None and _declared(cycle) > self.admission.limits.max_body_bytes:
+            self._pending = None
+            super()._start_asgi_task(cycle, self.app)  # it knows how to refuse
 
     def on_body(self, body: bytes) -> None:
-        super().on_body(body)
+        HttpToolsProtocol.on_body(self, body)
         cycle = self._pending
         if cycle is not None and cycle is self.cycle:
             if len(cycle.body) > self.admission.limits.max_body_bytes:
                 self._pending = None
-                super()._start_asgi_task(cycle, self.app)  # it knows how to refuse
+                super()._start_asgi_task(cycle, self.app)
             else:
                 self.flow.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        cycle = self._pending
-        if cycle is not None and _declared(cycle) > self.admission.limits.max_body_bytes:
-            self._pending = None
-            super()._start_asgi_task(cycle, self.app)
-
     def on_message_complete(self) -> None:
-        super().on_message_complete()
+        HttpToolsProtocol.on_message_complete(self)
         cycle = self._pending
         if cycle is not None and cycle is self.cycle:
-            self._relay(cycle)
+            self._begin(cycle)
 
-    def _relay(self, cycle: RequestResponseCycle) -> None:
+    def _begin(self, cycle: RequestResponseCycle) -> None:
+        """The request is whole: relay it."""
         if self._pending is not cycle or self.transport.is_closing():
             return
         self._pending = None
+        self._answered = cycle
+        self._chunked = False
         scope = cycle.scope
         body = bytes(cycle.body)
         cycle.body = bytearray()
-        relay = Relay(self.admission, RawResponder(self, cycle), COMPLETIONS[scope["path"]], scope["headers"], body)
-        self.relay = relay
+        relay = self._relay = Relay(self.admission, self, COMPLETIONS[scope["path"]], scope["headers"], body)
         if self.flow.write_paused:
             relay.pause()
         try:
@@ -238,23 +176,69 @@ class FastProtocol(CarefulProtocol):
             logging.getLogger(__name__).exception("a request could not be relayed")
             self.transport.abort()
 
+    # answers out (`relay.Responder`)
+
+    def begin(self, status: int, head: bytes, length: int | None, data: bytes, *, done: bool) -> None:
+        cycle = self._answered
+        cycle.response_started = True
+        if length is None:
+            if done:
+                length = len(data)
+            elif cycle.scope["http_version"] == "1.1":
+                self._chunked = True
+            else:
+                cycle.keep_alive = False
+        framing = b"" if length is None else b"content-length: %d\r\n" % length
+        if self._chunked:
+            framing = b"transfer-encoding: chunked\r\n"
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        self.transport.write(b"".join((STATUS_LINE[status], self.admission.date, head, framing, end, data)))
+        if done:
+            self._end(cycle)
+
+    def body(self, data: bytes, *, done: bool) -> None:
+        if self._chunked:
+            if data:
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            if done:
+                data += b"0\r\n\r\n"
+        if data:
+            self.transport.write(data)
+        if done:
+            self._end(self._answered)
+
+    def cut(self) -> None:
+        self._answered.response_complete = True
+        self._relay = None
+        self.transport.abort()
+
+    def _end(self, cycle: RequestResponseCycle) -> None:
+        cycle.response_complete = True
+        self._relay = None
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    # the client's doings
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._pending = None
         super().connection_lost(exc)
-        relay = self.relay
+        relay = self._relay
         if relay is not None:
-            self.relay = None
+            self._relay = None
             relay.client_gone()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self.relay is not None:
-            self.relay.pause()
+        if self._relay is not None:
+            self._relay.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.relay is not None:
-            self.relay.resume()
+        if self._relay is not None:
+            self._relay.resume()
 
 
 def protocol_for(admission: Admission, *, fast: bool = True) -> type[asyncio.Protocol]:

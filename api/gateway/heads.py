@@ -32,9 +32,8 @@ _PLAIN_CONNECTION = frozenset((b"close", b"keep-alive", b""))
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The `x-outrider-*` response headers of one engine: as pairs, ready as lines, and as one SSE comment."""
+    """The `x-outrider-*` response headers of one engine: ready as lines, and as one SSE comment."""
 
-    pairs: tuple[tuple[bytes, bytes], ...]
     lines: bytes
     comment: bytes
 
@@ -46,13 +45,21 @@ class Tags:
             (b"x-outrider-plan", plan.encode()),
             (b"x-outrider-method", method.encode()),
         )
-        pairs = (own, *rest)
         comment = b": " + b" ".join(b"%b=%b" % pair for pair in rest) + b"\n\n"
-        return cls(pairs, lines(pairs), comment)
+        return cls(lines((own, *rest)), comment)
 
 
 def lines(headers: Headers) -> bytes:
     return b"".join([b"%b: %b\r\n" % pair for pair in headers])
+
+
+def pairs(text: bytes) -> list[tuple[bytes, bytes]]:
+    """What `lines` made, apart again."""
+    found = []
+    for line in text.split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b": ")
+        found.append((name, value))
+    return found
 
 
 def request_prefix(key: str | None) -> bytes:
@@ -75,34 +82,52 @@ def request_head(path: bytes, prefix: bytes, client: Headers, length: int) -> by
     return b"POST %b HTTP/1.1\r\n%bcontent-length: %d\r\n%b\r\n" % (path, prefix, length, b"".join(kept))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """An engine's head as it goes on to the client, without framing. `length` is None when the engine gave none."""
+    """An engine's headers as they go on to the client: `lines`, without what says how the body is framed.
 
-    headers: list[tuple[bytes, bytes]]
+    `length` is None when the engine gave none.
+    """
+
+    lines: bytes
     length: int | None
     stream: bool
 
 
-def response_head(engine: list[tuple[bytes, bytes]]) -> ResponseHead:
-    """Read and filter an engine's response headers (names in lower case)."""
+_MOST_SEEN = 256
+_seen: dict[bytes, ResponseHead] = {}
+
+
+def response_head(raw: bytes) -> ResponseHead:
+    """Read and filter an engine's head (without the empty line at its end; a parser has found it well-formed).
+
+    Engines repeat themselves, streams above all, so what was read lately is remembered.
+    """
+    known = _seen.get(raw)
+    if known is None:
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        known = _seen[raw] = _read(raw)
+    return known
+
+
+def _read(raw: bytes) -> ResponseHead:
     length: int | None = None
     stream = False
-    kept = []
+    kept: list[tuple[bytes, bytes]] = []
     extra: frozenset[bytes] = frozenset()
-    for pair in engine:
-        name = pair[0]
-        if name not in _NOT_DOWNSTREAM:
+    for line in raw.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        name, value = name.strip().lower(), value.strip()
+        if name == b"content-length":
+            length = int(value)
+        elif name == b"connection":
+            extra |= _named_by(value)
+        elif name and name not in _NOT_DOWNSTREAM:
+            kept.append((name, value))
             if name == b"content-type":
-                stream = pair[1][:17].lower() == b"text/event-stream"
-            kept.append(pair)
-        elif name == b"content-length":
-            length = int(pair[1])
-        elif name == b"connection" and pair[1].lower() not in _PLAIN_CONNECTION:
-            extra |= _named_by(pair[1])
-    if extra:
-        kept = [pair for pair in kept if pair[0] not in extra]
-    return ResponseHead(kept, length, stream)
+                stream = value[:17].lower() == b"text/event-stream"
+    return ResponseHead(lines(pair for pair in kept if pair[0] not in extra), length, stream)
 
 
 def _named_by(connection: bytes) -> frozenset[bytes]:

@@ -69,7 +69,7 @@ async def _serve(paths: Paths, settings: Settings) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(link.run()),
-                tasks.create_task(keep_date([clients, ops, control], clock)),
+                tasks.create_task(keep_date(admission, [clients, ops, control], clock)),
             ]
             gc.collect()
             gc.freeze()

@@ -20,7 +20,7 @@ from typing import Protocol
 from api.gateway import body as request_body
 from api.gateway import problem
 from api.gateway.admission import SICK_FOR, Admission, Engine, Model
-from api.gateway.heads import Headers, Tags, request_head, response_head
+from api.gateway.heads import Headers, lines, request_head, response_head
 from api.gateway.log import warning
 from api.gateway.problem import Problem
 from api.gateway.upstream import Connection
@@ -31,8 +31,7 @@ LONGEST_HEAD = 64 * 1024
 """Bytes of a client's headers."""
 TRY_ELSEWHERE = frozenset((502, 503, 504))
 """Answers of an engine that another one may do better."""
-EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
-NOT_CACHED = (b"cache-control", b"no-cache")
+EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 LONGEST_ERROR = 64 * 1024
 """Bytes kept of an engine's error that has to become an SSE event."""
 
@@ -43,14 +42,13 @@ class Responder(Protocol):
     def begin(
         self,
         status: int,
-        headers: list[tuple[bytes, bytes]],
-        tags: Tags | None,
+        head: bytes,
         length: int | None,
         data: bytes,
         *,
         done: bool,
     ) -> None:
-        """The head and the first of the body. `length` is the body's, None when nobody knows it yet."""
+        """The head's lines and the first of the body. `length` is the body's, None when nobody knows it yet."""
 
     def body(self, data: bytes, *, done: bool) -> None:
         """More of the body (perhaps nothing), or its end."""
@@ -222,8 +220,7 @@ class Relay:
             self._responder.body(comment, done=False)
             return
         self._opened = True
-        headers = [EVENT_STREAM, NOT_CACHED, *self._host()]
-        self._responder.begin(200, headers, None, None, comment, done=False)
+        self._responder.begin(200, EVENT_STREAM + self._host(), None, comment, done=False)
 
     def closing(self) -> None:
         """The gateway stops."""
@@ -328,7 +325,7 @@ class Relay:
         engine.ttfb = ttfb = time.monotonic() - self._sent
         engine.sick_until = 0.0
         model.first_byte_after(ttfb)
-        head = response_head(connection.headers)
+        head = response_head(connection.head)
         self._stream = head.stream and head.length is None
         data = connection.take()
         self._count(engine, data)
@@ -337,7 +334,7 @@ class Relay:
         if done:
             self._finished(connection, model)
         if not self._opened:
-            self._responder.begin(status, head.headers, tags, head.length, data, done=done)
+            self._responder.begin(status, head.lines + tags.lines, head.length, data, done=done)
         elif self._stream and status == 200:
             self._responder.body(tags.comment + data, done=done)
         else:
@@ -415,12 +412,12 @@ class Relay:
             self._responder.body(reason.event(), done=True)
             return
         body = reason.body()
-        headers = [*reason.headers(), *self._host()]
-        self._responder.begin(reason.status, headers, None, len(body), body, done=True)
+        head = lines(reason.headers()) + self._host()
+        self._responder.begin(reason.status, head, len(body), body, done=True)
 
-    def _host(self) -> list[tuple[bytes, bytes]]:
+    def _host(self) -> bytes:
         table = self._admission.table
-        return [] if table is None else [(b"x-outrider-host", table.host.encode())]
+        return b"" if table is None else b"x-outrider-host: %b\r\n" % table.host.encode()
 
     def _retry_after(self, model: Model) -> float:
         """Seconds. The daemon's forecast, or a guess that keeps a crowd from coming back at once."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from api.gateway.admission import Admission
 from api.gateway.asgi import App
 from api.gateway.log import warning
 from api.gateway.settings import Address
@@ -112,10 +113,11 @@ def _unix_socket(path: Path) -> socket.socket:
     return made
 
 
-async def keep_date(listeners: list[Listener], clock: Clock) -> None:
+async def keep_date(admission: Admission, listeners: list[Listener], clock: Clock) -> None:
     """Refresh the Date header once a second, until cancelled."""
     while True:
         date = formatdate(clock.wall(), usegmt=True).encode()
+        admission.date = b"date: %b\r\n" % date
         for listener in listeners:
             listener.state.default_headers = [(b"date", date)]
         await asyncio.sleep(1.0)

@@ -77,7 +77,9 @@ class FakeDaemon:
             waiting = asyncio.ensure_future(queue.get())
             try:
                 while not gone.done():
-                    await asyncio.wait((waiting, gone), return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait((waiting, gone), timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+                    if not self.mute:
+                        writer.write(b"8\r\n: ping\n\n\r\n")
                     if waiting.done():
                         self._send(writer, waiting.result())
                         waiting = asyncio.ensure_future(queue.get())

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from api.gateway import fastpath, settings, sse
-from api.gateway.heads import Tags, request_head, response_head
+from api.gateway import fastpath, heads, settings, sse
+from api.gateway.heads import Tags, pairs, request_head, response_head
 from orchestrator.errors import ConfigError, UsageError
 
 
@@ -19,16 +19,21 @@ def test_a_connection_header_cannot_take_the_length_away() -> None:
 
 
 def test_a_response_head_is_read() -> None:
-    head = response_head(
-        [
-            (b"content-type", b"Text/Event-Stream; charset=utf-8"),
-            (b"content-length", b"5"),
-            (b"server", b"s"),
-            (b"x", b"y"),
-        ]
-    )
-    assert (head.stream, head.length) == (True, 5)
-    assert head.headers == [(b"content-type", b"Text/Event-Stream; charset=utf-8"), (b"x", b"y")]
+    raw = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=u\r\ncontent-length:  5\r\nServer: s\r\nX:y: z"
+    for _ in range(2):  # the second time it is remembered
+        head = response_head(raw)
+        assert (head.stream, head.length) == (True, 5)
+        assert head.lines == b"content-type: Text/Event-Stream; charset=u\r\nx: y: z\r\n"
+        assert pairs(head.lines) == [(b"content-type", b"Text/Event-Stream; charset=u"), (b"x", b"y: z")]
+
+
+def test_what_is_remembered_of_heads_is_bounded() -> None:
+    for number in range(3000):
+        assert (
+            response_head(b"HTTP/1.1 200 OK\r\ndate: %d\r\nx-id: %d" % (number, number)).lines
+            == b"x-id: %d\r\n" % number
+        )
+    assert len(heads._seen) <= heads._MOST_SEEN
 
 
 def test_tags_are_the_same_as_headers_and_as_a_comment() -> None:

@@ -22,6 +22,7 @@ MIB = 1024 * 1024
         (b"[" * 100_000, 400, "invalid_json"),
         (b'{"model": "m", "temperature": NaN}', 400, "invalid_json"),
         (b"[1]", 400, "invalid_json"),
+        (b'{"model": "m"} {}', 400, "invalid_json"),
         (b"", 400, "invalid_json"),
         (b"{}", 400, "missing_required_parameter"),
         (b'{"model": null}', 400, "missing_required_parameter"),
