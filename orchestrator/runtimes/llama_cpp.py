@@ -128,7 +128,9 @@ class LlamaCpp:
     failures: tuple[FailureSignature, ...] = FAILURES
 
     def command(self, request: LaunchRequest) -> Command:
-        """The model is named with -m, all its names with --alias; -c is the total over slots.
+        """The model is named with -m, its public name with --alias; -c is the total over slots. Aliases
+        are the gateway's: this server answers to any name, and with several it would call itself by a
+        random one.
 
         The key comes by environment (LLAMA_API_KEY), for argv is seen by every `ps`.
         """
@@ -136,7 +138,7 @@ class LlamaCpp:
         if refusal is not None:
             raise ValueError(refusal.text)
         where = ["--host", SOCKET] if request.port is None else ["--host", "0.0.0.0", "--port", request.port]  # noqa: S104 - in the container
-        argv = [*request.prefix, "-m", request.model, "--alias", ",".join(request.names), *where]
+        argv = [*request.prefix, "-m", request.model, "--alias", request.names[0], *where]
         argv += ["-c", str(request.context * request.parallel), "-np", str(request.parallel)]
         if request.threads is not None:
             argv += ["-t", str(request.threads)]

@@ -58,7 +58,7 @@ def test_dflash_is_planned_with_container_paths_and_two_slots(tmp_path: Path) ->
     argv = " ".join(plan.argv)
     assert "-m /models/target/m.gguf" in argv
     assert "-md /models/drafter/d.gguf" in argv
-    assert "--alias tiny,Tiny" in argv
+    assert "--alias tiny --host" in argv
     assert "--host /run/engine/engine.sock" in argv
     assert f"-c {plan.context * 2} -np 2" in argv
     assert str(tmp_path) not in argv

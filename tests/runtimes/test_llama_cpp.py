@@ -36,7 +36,7 @@ def test_methods(method: Method, words: str) -> None:
 def test_plain_has_no_trace_of_speculation_and_no_key_in_argv() -> None:
     command = LLAMA.command(PLAIN)
     assert " ".join(command.argv) == (
-        "-m /models/target/m.gguf --alias tiny,Tiny --host /run/engine/engine.sock -c 4096 -np 2 -t 1 "
+        "-m /models/target/m.gguf --alias tiny --host /run/engine/engine.sock -c 4096 -np 2 -t 1 "
         "--metrics --slots --jinja --no-webui"
     )
     assert command.env == {"LLAMA_API_KEY": "{key}"}
@@ -81,7 +81,7 @@ def test_the_embedded_engine_understands_it(method: Method) -> None:
     command = LLAMA.command(request)
     settings = options.parse(command.argv, {"LLAMA_API_KEY": "secret"}).settings
     assert settings["model.path"] == "/models/target/m.gguf"
-    assert settings["model_alias"] == {"tiny", "Tiny"}
+    assert settings["model_alias"] == {"tiny"}
     assert settings["hostnames"] == ["/run/engine/engine.sock"]
     assert (settings["n_ctx"], settings["n_parallel"], settings["cache_ram_mib"]) == (4096, 2, 256)
     assert settings["api_keys"] == ["secret"]
