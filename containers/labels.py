@@ -18,7 +18,12 @@ HOST = "io.outrider.host"
 OWNER = "io.outrider.owner"
 PLAN_JSON = "io.outrider.plan-json"
 ENGINE = "io.outrider.engine"
+PORT = "io.outrider.port"
+"""Where an engine without a socket is published on 127.0.0.1."""
 KEYS = frozenset({DEPLOYMENT, GENERATION, PLAN, HOST, OWNER, PLAN_JSON, ENGINE})
+"""What every engine's container has."""
+ALLOWED = KEYS | {PORT}
+"""What one may have."""
 
 _ENGINE_ID = re.compile(r"[0-9a-f]{16}")
 

@@ -103,7 +103,7 @@ def _check_names(spec: ContainerSpec, rules: Rules) -> None:
     if labels.OWNER not in spec.labels:
         raise _refuse(f"the label {labels.OWNER} is missing, without which nobody would find the container again")
     for key, value in spec.labels.items():
-        if key not in labels.KEYS:
+        if key not in labels.ALLOWED:
             raise _refuse("a label that is none of Outrider's", key)
         if len(value) > (_LONGEST_PLAN if key == labels.PLAN_JSON else _LONGEST_LABEL):
             raise _refuse("the value of a label is too long", key)

@@ -24,7 +24,6 @@ from orchestrator.decision import Decision
 from orchestrator.engine import SOCKET_NAME, Engine, read_key, remove_files, socket_folder
 from orchestrator.engine_client import EngineUnreachable
 from orchestrator.plan import Plan
-from orchestrator.runner import PORT_LABEL
 from orchestrator.runtimes import adapter
 from orchestrator.steps import Context
 from orchestrator.views import State
@@ -202,7 +201,7 @@ def _read(container: ContainerState) -> tuple[Labels | None, Plan | None]:
 
 
 def _port(container: ContainerState) -> int | None:
-    text = container.labels.get(PORT_LABEL, "")
+    text = container.labels.get(container_labels.PORT, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 

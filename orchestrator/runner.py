@@ -37,8 +37,9 @@ from orchestrator.views import State
 T = TypeVar("T")
 LOG_TAIL = 200
 CONTAINER_PORT = 8080
-PORT_LABEL = f"{container_labels.PREFIX}port"
-"""Where an engine without a socket is published on 127.0.0.1."""
+EXIT_LIMIT = 2.0
+"""Seconds that Podman may take to know how a process ended: its end is seen before conmon has told."""
+EXIT_STEP = 0.02
 GONE_LIMIT = 10.0
 """Seconds that a removed container's process may take to vanish before the engine counts as wedged."""
 
@@ -160,7 +161,7 @@ class Runner:
             )
         )
         if engine.port is not None:
-            labels[PORT_LABEL] = str(engine.port)
+            labels[container_labels.PORT] = str(engine.port)
         return ContainerSpec(
             name=self.container_name(engine),
             image=plan.image,
@@ -217,8 +218,7 @@ class Runner:
 
     async def why_it_ended(self, engine: Engine) -> EngineFailed:
         """The reason a dead engine gives: its log against the runtime's failure signatures, and its exit code."""
-        state = await self.podman.inspect(engine.container_id) if engine.container_id else None
-        code = None if state is None else state.exit_code
+        code = await self._exit_code(engine.container_id) if engine.container_id else None
         lines = await self.tail(engine)
         evidence = {"exit_code": code, "log": [line.text[:300] for line in lines[-5:]]}
         signature = diagnose((line.text for line in lines), adapter(engine.plan.runtime).failures)
@@ -245,6 +245,15 @@ class Runner:
             hint=f"`outrider logs {engine.deployment}` has the whole log",
             evidence=evidence,
         )
+
+    async def _exit_code(self, container: str) -> int | None:
+        """The exit code of a workload that has ended; None when Podman does not know it in time (its conmon died)."""
+        end = self.clock.now() + EXIT_LIMIT
+        while True:
+            state = await self.podman.inspect(container)
+            if state is None or state.exit_code is not None or self.clock.now() >= end:
+                return None if state is None else state.exit_code
+            await asyncio.sleep(EXIT_STEP)
 
     async def tail(self, engine: Engine, lines: int = LOG_TAIL) -> list[LogLine]:
         """The last lines of the engine's log; none when Podman cannot say."""
