@@ -1,7 +1,7 @@
 """llama-server built from llama.cpp's source: for CPUs without a wheel, and for load with DFlash.
 
 The wheel's build (11549) aborts under load with DFlash on three or more slots; build 11434 from
-source ran clean with four. The build takes minutes (8.5 with two jobs on two cores), so the
+source ran clean with four. The build takes minutes (8.5 with two jobs, 13 with one), so the
 binary is kept under a digest of the source tree and the flags.
 """
 

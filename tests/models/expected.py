@@ -1,7 +1,7 @@
 """What each way of drafting does with the test models: exact numbers of tokens.
 
 Counts are for one greedy chat of `TOKENS` tokens with the prompt `PROMPT` as the first request
-of an engine (n-gram tables outlive a request), measured with llama.cpp build 11549. They follow
+of an engine (n-gram tables outlive a request), the same in llama.cpp builds 11434 and 11549. They follow
 from the models alone: a right drafter with room for n tokens has n accepted in each step, which
 yields n+1 tokens; a drafter that is wrong after every fifth character stops there. Drafters of
 random weights are not exact: they propose about as many tokens as there are steps times n, and
