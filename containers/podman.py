@@ -13,6 +13,7 @@ what such a call left.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import urllib.parse
@@ -35,6 +36,7 @@ T = TypeVar("T")
 THREADS = 8
 LOAD_LIMIT = 600.0
 """Seconds to load an image: some are tens of gigabytes."""
+_LISTINGS = 5
 _WRONG_STATE = "state improper"
 _SLACK = 1.0
 """Seconds that a call may take in our own process on top of the socket's timeout."""
@@ -203,17 +205,18 @@ class Podman:
 
         doing, limit = f"remove the container {container}", self.call_timeout + grace
         try:
-            try:
-                await self._call(doing, remove, limit)
-            except PodmanFailed as error:
-                # Podman had it as running, found nobody to kill, and has put its books right by now.
-                if not force or _WRONG_STATE not in error.detail:
-                    raise
+            await self._call(doing, remove, limit)
+        except ContainerMissing:
+            return False
+        except PodmanFailed:
+            if not force:
+                raise
+            # It had the container as running and found nobody to kill, and has put its books right by
+            # now; or it removed all and complains about a mount that it did not know of.
+            with contextlib.suppress(ContainerMissing):
                 runtime = await self._call(doing, lambda t: self._runtime(container, t))
                 await self._call(doing, remove, limit)
                 await self._call(doing, lambda t: orphans.forget(runtime, container, t))
-        except ContainerMissing:
-            return False
         if force:
             await self._call(doing, lambda t: self._end_orphans(container, t), limit)
         return True
@@ -263,6 +266,10 @@ class Podman:
             names = [n for c in found or () if str(c["State"]).lower() == "storage" for n in c.get("Names") or ()]
             return tuple(sorted(name for name in names if name.startswith(prefix)))
 
+        for _ in range(_LISTINGS - 1):
+            # Podman gives the whole list up when one of its entries, of whomever, goes meanwhile.
+            with contextlib.suppress(ContainerMissing):
+                return await self._call("list what is left in the storage", listing)
         return await self._call("list what is left in the storage", listing)
 
     # -- volumes ---------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -201,6 +202,17 @@ async def test_a_dead_conmon_and_a_dead_workload_are_seen(podman: Podman, starte
     assert (dead.state, dead.conmon_alive, dead.alive) == ("running", False, False)  # Podman never learns of it
     assert await podman.remove(container) is True
     assert not Path("/run/runc", container).exists()  # nor does its runtime remember it
+
+
+async def test_a_mount_that_podman_does_not_know_does_not_keep_a_container(podman: Podman, specs: Specs) -> None:
+    """A start that is cut off early leaves one; Podman removes all of it and says that it failed."""
+    container = await podman.create(specs("quiet"))
+    shm = Path("/var/lib/containers/storage/overlay-containers", container, "userdata/shm")
+    shm.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "shm", shm], check=True, timeout=10)
+    assert await podman.remove(container) is True
+    assert await podman.inspect(container) is None
+    assert not shm.exists()
 
 
 async def test_a_deadline_is_kept_when_the_service_hangs(private_service: service.Service) -> None:
