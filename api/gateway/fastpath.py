@@ -184,10 +184,8 @@ class FastProtocol(CarefulProtocol):
         if length is None:
             if done:
                 length = len(data)
-            elif cycle.scope["http_version"] == "1.1":
-                self._chunked = True
-            else:
-                cycle.keep_alive = False
+            else:  # HTTP/1.0 knows no chunks; there the end of the connection, which is never kept, ends the body
+                self._chunked = cycle.scope["http_version"] == "1.1"
         framing = b"" if length is None else b"content-length: %d\r\n" % length
         if self._chunked:
             framing = b"transfer-encoding: chunked\r\n"

@@ -54,6 +54,7 @@ class Link:
         self._unsaved: str | None = None
         self._saving: asyncio.Task[None] | None = None
         self._said: str | None = None
+        self._report_said: str | None = None
 
     def start_from_disk(self) -> None:
         """Route by the last table, if it is of this boot and this state folder."""
@@ -171,19 +172,24 @@ class Link:
             pool.close()
 
     async def _report(self, pool: Pool) -> None:
+        """Send one report. A failure is logged once for the same reason; the next report says it all anyway."""
         body = json.dumps(self._admission.report()).encode()
+        failure: str | None = None
         try:
             async with asyncio.timeout(self._timing.gateway_call):
                 status = await _post(pool, REPORT_PATH, body)
         except (OSError, OutriderError) as error:
-            event("report_failed", detail=str(error))
+            failure = str(error) or type(error).__name__
         else:
             if status >= 300:
-                event("report_failed", detail=f"the daemon answered {status}")
+                failure = f"the daemon answered {status}"
+        if failure is not None and failure != self._report_said:
+            warning("report_failed", detail=failure)
+        self._report_said = failure
 
 
 async def _post(pool: Pool, path: str, body: bytes) -> int:
-    """POST JSON and return the status. A lost connection is an error; the next report says it all anyway."""
+    """POST JSON and return the status. Raises `OSError` and `DaemonUnreachable`."""
     connection = pool.take() or await pool.dial()
     answer = _Answer()
     connection.send(answer, _head("POST", path, length=len(body)), body)

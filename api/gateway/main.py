@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from orchestrator.errors import ConfigError, Conflict, OutriderError, UsageError
 from orchestrator.paths import Paths, prepare
 
 PID_FILE = "gateway.pid"
+OPEN_FILES = 65536
 
 
 def run(paths: Paths, settings: Settings) -> None:
@@ -34,6 +36,7 @@ def run(paths: Paths, settings: Settings) -> None:
     Raises `Conflict` when another runs on the same folder, `CannotListen` when an
     address is taken. Logs to standard error.
     """
+    _raise_open_files()
     ready = prepare(paths)
     pid = PidFile(ready.run_dir / PID_FILE, "gateway")
     try:
@@ -90,6 +93,14 @@ async def _serve(paths: Paths, settings: Settings) -> None:
         admission.close()
         paths.gateway_socket.unlink(missing_ok=True)
         await asyncio.sleep(0)  # closed transports need a turn of the loop to be gone
+
+
+def _raise_open_files() -> None:
+    """Each stream takes two descriptors, and the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _stop_signal() -> asyncio.Event:

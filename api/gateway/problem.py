@@ -106,12 +106,12 @@ def hold_timeout(model: str, waited: float, reason: str | None, retry_after: flo
     )
 
 
-def not_serving(model: str, state: str, reason: str | None, retry_after: float | None) -> Problem:
+def not_serving(model: str, state: str, reason: str | None, retry_after: float) -> Problem:
     why = f"it is {state}" if reason is None else reason
     return Problem(
         503,
         "model_not_ready",
-        f"no engine serves {model} now: {why} (outrider ps, outrider why {model})",
+        f"no engine serves {model} now: {why} (outrider ps; outrider events --deployment {model})",
         retry_after=retry_after,
     )
 

@@ -178,7 +178,7 @@ class Relay:
         elif self._tried:
             self._wait(model, _Waiting.SETTLE, limits.settle_s)
         else:
-            self._reject(problem.not_serving(model.name, route.state, route.reason, route.retry_after_s))
+            self._reject(problem.not_serving(model.name, route.state, route.reason, self._retry_after(model)))
 
     def _wait(self, model: Model, why: _Waiting, seconds: float) -> None:
         if self._waiting is why:

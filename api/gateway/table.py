@@ -176,7 +176,7 @@ def _engine(value: object, where: str) -> EngineRoute:
     port = fields.optional_integer("port")
     if (socket is None) == (port is None):
         raise TableRefused(f"{where}: exactly one of socket and port is needed")
-    if socket is not None and (not socket.startswith("/") or len(os.fsencode(socket)) > LONGEST_SOCKET_PATH):
+    if socket is not None and not _is_socket_path(socket):
         raise TableRefused(f"{where}.socket: not an absolute path of at most {LONGEST_SOCKET_PATH} bytes")
     if port is not None and not 0 < port < 65536:
         raise TableRefused(f"{where}.port: {port} is no port")
@@ -191,6 +191,10 @@ def _engine(value: object, where: str) -> EngineRoute:
         method=_header_safe(fields.text("method"), f"{where}.method"),
         admit=fields.boolean("admit", default=True),
     )
+
+
+def _is_socket_path(text: str) -> bool:
+    return text.startswith("/") and "\0" not in text and len(os.fsencode(text)) <= LONGEST_SOCKET_PATH
 
 
 def _no_duplicates(table: Table) -> None:

@@ -102,6 +102,7 @@ class Stack:
     gateway: Gateway
     daemon: FakeDaemon
     revision: int = 0
+    fast: bool = True
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     engines: dict[str, FakeEngine] = field(default_factory=dict)
 
@@ -110,7 +111,7 @@ class Stack:
         paths = prepare(find(state_dir=folder, environ={}))
         daemon = FakeDaemon(paths.control_socket)
         await daemon.start()
-        stack = cls(folder, Gateway(paths), daemon)
+        stack = cls(folder, Gateway(paths), daemon, fast="--no-fast-path" not in options)
         stack.daemon.table = stack.text()
         await stack.gateway.start(*options)
         return stack

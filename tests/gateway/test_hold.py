@@ -126,7 +126,8 @@ async def test_errors_of_a_held_stream_are_events(stack: Stack) -> None:
         while data := await client.chunk():
             body += data
         last = [part for part in body.decode().split("\n\n") if part][-1]
-        error = json.loads(last.removeprefix("data: "))["error"]
+        assert last.startswith("data: ")
+        error = json.loads(last[6:])["error"]
         assert error["code"] == (400 if fake.get("status") else "upstream_failed")
         assert b"[DONE]" not in body
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator
@@ -23,6 +24,13 @@ from api.gateway.main import main
 def tell():
     print(json.dumps({"event": "modules", "level": "info", "names": sorted(sys.modules)}), file=sys.stderr)
 atexit.register(tell)
+sys.exit(main())
+"""
+
+WITH_FEW_FILES = """
+import resource, sys
+from api.gateway.main import main
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
 sys.exit(main())
 """
 
@@ -78,6 +86,14 @@ async def test_what_a_killed_gateway_leaves_does_not_hinder(paths: Paths) -> Non
     second = Gateway(paths)
     await second.start()
     assert await second.stop() == 0
+
+
+async def test_there_are_descriptors_for_many_streams(paths: Paths) -> None:
+    gateway = Gateway(paths)
+    await gateway.start(command=("-c", WITH_FEW_FILES))
+    assert gateway.process is not None
+    assert resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE) == (4096, 4096)
+    assert await gateway.stop() == 0
 
 
 @pytest.mark.parametrize("option", ["--listen", "--ops-listen"])

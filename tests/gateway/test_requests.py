@@ -83,6 +83,15 @@ async def test_a_declared_body_over_the_limit_is_refused_unread(stack: Stack) ->
     assert response.headers["connection"] == "close"
 
 
+async def test_who_sends_before_reading_sees_the_refusal_too(stack: Stack) -> None:
+    client = await Client.connect(stack.gateway.address)
+    client.send(build("POST", "/v1/chat/completions", b" " * (34 * MIB)))
+    async with asyncio.timeout(10):
+        await client.writer.drain()
+    response = await client.response()
+    assert (response.status, response.code) == (413, "request_too_large")
+
+
 async def test_a_body_that_grows_over_the_limit_is_refused(stack: Stack) -> None:
     before = _resident(stack)
     client = await Client.connect(stack.gateway.address)
@@ -126,6 +135,13 @@ async def test_heads_have_a_limit(stack: Stack, length: int) -> None:
     await stack.serve("heads") if "heads" not in stack.models else None
     client = await Client.connect(stack.gateway.address)
     client.send(build("POST", "/v1/chat/completions", chat("heads"), X_Long="h" * length))
+    response = await client.response()
+    assert (response.status, response.code) == (431, "headers_too_large")
+
+
+async def test_a_head_without_an_end_is_cut_off(stack: Stack) -> None:
+    client = await Client.connect(stack.gateway.address)
+    client.send(b"GET /v1/models HTTP/1.1\r\nx: " + b"h" * 70_000)
     response = await client.response()
     assert (response.status, response.code) == (431, "headers_too_large")
 

@@ -99,6 +99,7 @@ def test_what_is_new_is_read_over_and_what_is_missing_has_a_meaning() -> None:
         (text(engine={"socket": None, "port": 70000}), "no port"),
         (text(engine={"socket": "relative"}), "socket"),
         (text(engine={"socket": "/" + "x" * 107}), "socket"),
+        (text(engine={"socket": "/a\0b"}), "socket"),
         (text(engine={"key": "a\nb"}), "key"),
         (text(engine={"method": "é"}), "method"),
         (text(engine={"generation": None}), "generation"),

@@ -146,6 +146,8 @@ async def test_answers_of_all_kinds(
     server.answers[:] = [answer]
     taker = await exchange(pool)
     assert taker.body == body
+    if taker.connection is not None:
+        assert taker.connection.head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert taker.lost is None if lost is None else lost in str(taker.lost)
     assert pool.idle == (1 if lost is None else 0)
 
@@ -156,6 +158,18 @@ async def test_a_connection_that_speaks_unasked_is_not_used_again(scripted: tupl
     await exchange(pool)
     await until(lambda: server.open == 0, 5)
     assert pool.idle == 0
+
+
+async def test_a_connection_whose_request_was_not_read_is_not_used_again(scripted: tuple[Scripted, Pool]) -> None:
+    _, pool = scripted
+    taker = Taker()
+    connection = await pool.dial()
+    connection.send(taker, b"POST /x HTTP/1.1\r\ncontent-length: 9000000\r\n\r\n", b" " * 9_000_000)
+    async with asyncio.timeout(5):
+        await taker.ended.wait()
+    connection.release()
+    assert (taker.body, pool.idle) == (b"ok", 0)
+    connection.abort()
 
 
 async def test_nobody_there_is_an_error(tmp_path: Path) -> None:
