@@ -37,6 +37,9 @@ from orchestrator.views import State
 T = TypeVar("T")
 LOG_TAIL = 200
 CONTAINER_PORT = 8080
+UNPROVEN_GRACE = 1.0
+"""Seconds between SIGTERM and SIGKILL for an engine that has served nobody. It has nothing to finish, and in
+its first moments, as process 1 of its container and without a handler yet, the kernel drops its SIGTERM."""
 EXIT_LIMIT = 2.0
 """Seconds that Podman may take to know how a process ended: its end is seen before conmon has told."""
 EXIT_STEP = 0.02
@@ -290,7 +293,8 @@ class Runner:
             engine.container_id = await self._unrecorded(engine)
         if engine.container_id is not None:
             pid = engine.pid
-            await self._stop(engine.container_id)
+            grace = self.timing.stop_grace if engine.ready_at is not None else UNPROVEN_GRACE
+            await self._stop(engine.container_id, min(grace, self.timing.stop_grace))
             await self.podman.remove(engine.container_id)
             if pid is not None and engine.watch is not None:
                 await self._gone(engine)
@@ -303,11 +307,11 @@ class Runner:
             await self._refresh()
         self.admission.forget(engine.id)
 
-    async def _stop(self, container: str) -> None:
+    async def _stop(self, container: str, grace: float) -> None:
         state = await self.podman.inspect(container)
         if state is not None and state.alive:
             with suppress(ContainerError):  # the forced removal that follows is the answer to a stop that fails
-                await self.podman.stop(container, self.timing.stop_grace)
+                await self.podman.stop(container, grace)
 
     async def _unrecorded(self, engine: Engine) -> str | None:
         found: tuple[ContainerState, ...] = await self.podman.containers({container_labels.ENGINE: engine.id})

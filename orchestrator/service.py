@@ -92,6 +92,7 @@ class Outrider:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._loops = Loops(parts.clock)
         self._jobs = Jobs(parts.clock)
+        self._chores: Chores | None = None
         self._adopter = Adopter(parts.context, parts.podman)
         self._adopted = False
         self._started_at = parts.clock.now()
@@ -196,9 +197,10 @@ class Outrider:
         self._chores.start()
 
     async def close(self) -> None:
-        """End the daemon. Engines go on; the next daemon adopts them."""
+        """End the daemon, also one that was never started. Engines go on; the next daemon adopts them."""
         p = self._p
-        await self._chores.close()
+        if self._chores is not None:
+            await self._chores.close()
         await self._loops.close()
         await self._jobs.close()
         for task in self._tasks.values():
