@@ -70,9 +70,13 @@ def translate(error: OSError, doing: str, socket: str, limit: float) -> Containe
     if isinstance(error, APIError) and error.status_code is not None:
         return refused(error.status_code, str(error.explanation or error.args[0]), doing)
     chain: BaseException | None = error
+    root: BaseException = error
     while chain is not None:
         if isinstance(chain, (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)):
             return timed_out(doing, limit)
+        root = chain
         chain = chain.__cause__ or chain.__context__
-    cause = error.__cause__ or error
+    cause: object = error.__cause__ or error
+    if isinstance(root, OSError) and root.strerror:
+        cause = root.strerror.lower()  # "connection refused", without the three exceptions around it
     return unreachable(doing, socket, cause)

@@ -221,9 +221,9 @@ def _read(file: BinaryIO, path: str, size: int) -> FileFacts:
         raise _Bad("is a big-endian GGUF file" if swapped in (2, 3) else f"is GGUF version {version}, not 2 or 3")
     tensor_count, key_count = reader.number("<Q"), reader.number("<Q")
     if key_count > MOST_KEYS or key_count * 12 > reader.left:
-        raise _Bad(f"claims {key_count} metadata entries")
+        raise _Bad(f"claims {key_count} metadata entries where {reader.left} bytes can follow")
     if tensor_count > MOST_TENSORS or tensor_count * 24 > reader.left:
-        raise _Bad(f"claims {tensor_count} tensors")
+        raise _Bad(f"claims {tensor_count} tensors where {reader.left} bytes can follow")
     metadata = _metadata(reader, key_count)
     tensors = _tensors(reader, tensor_count)
     alignment = metadata.get("general.alignment", 32)

@@ -229,7 +229,7 @@ def _space(parts: list[_Part], store: Path) -> None:
     if needed > 0 and needed + SPARE > free:
         raise Refused(
             f"the disk of {store} has {free} bytes free, {needed + SPARE} are needed",
-            hint="free space there, or set [models] store to a larger disk",
+            hint=f"free space there, or mount a larger disk at {store}",
             evidence={"free": free, "needed": needed + SPARE},
         )
 

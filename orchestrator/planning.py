@@ -7,7 +7,7 @@ disk (read once until they change), images from Podman.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from containers.errors import ImageMissing
@@ -110,12 +110,14 @@ class Planning:
     async def _pinned(self, plan: Plan) -> Plan:
         image = await self._podman.image(plan.image)
         if image is None:
-            embedded = plan.image.startswith(EMBEDDED_IMAGE)
+            get = (
+                "`outrider image build cpu` builds the embedded engine"
+                if plan.image.startswith(EMBEDDED_IMAGE)
+                else f"`podman pull {plan.image}` fetches it"
+            )
             raise ImageMissing(
                 f"image {plan.image} is not in local storage",
-                hint="`outrider image build cpu` builds the embedded engine"
-                if embedded
-                else f"podman pull {plan.image}",
+                hint=f"{get}; then `outrider start {plan.model}`",
                 evidence={"image": plan.image},
             )
         return planner.resolve(plan, image.id)
@@ -151,9 +153,19 @@ def no_plan(entry: ModelEntry, found: Planned, files: Files) -> OutriderError:
     nearest: list[Rejected] = list(found.rejected[:SHOWN_REJECTIONS])
     evidence = {"rejected": [f"{r.runtime} {r.variant} {r.method}: {r.text}" for r in found.rejected[:10]]}
     text = "; ".join(f"{r.runtime} with {r.method}: {r.text}" for r in nearest) or "no runtime and image for this host"
-    kind = DoesNotFit if any(r.code == DoesNotFit.code for r in found.rejected) else Refused
+    codes = {r.code for r in found.rejected}
+    kind = DoesNotFit if DoesNotFit.code in codes else Refused
     return kind(
         f"nothing can be launched for {entry.name}: {text}",
-        hint=f"`outrider plan {entry.name}` shows everything that was tried",
+        hint=f"{_next_step(codes)}`outrider plan {entry.name}` shows everything that was tried",
         evidence=evidence,
     )
+
+
+def _next_step(codes: Set[str]) -> str:
+    """What helps against these rejections, where that is known."""
+    if DoesNotFit.code in codes:
+        return "stop another model, or give this one less context or fewer parallel sequences; "
+    if codes and all(code.startswith("drafter_") for code in codes):
+        return 'use the drafter that was made for this model, or set speculation.method = "none"; '
+    return ""

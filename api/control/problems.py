@@ -127,10 +127,7 @@ def from_validation(errors: Iterable[Mapping[str, Any]]) -> Problem:
 
     The values that were sent are not echoed: they may be secrets, or large.
     """
-    fields = [
-        {"path": ".".join(str(part) for part in error.get("loc", ())), "text": str(error.get("msg", ""))}
-        for error in list(errors)[:20]
-    ]
+    fields = [_mistake(error) for error in list(errors)[:20]]
     first = fields[0] if fields else {"path": "request", "text": "not valid"}
     more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
     return problem(
@@ -140,6 +137,15 @@ def from_validation(errors: Iterable[Mapping[str, Any]]) -> Problem:
         hint="see /openapi.json for the shape of this call",
         evidence={"fields": fields},
     )
+
+
+def _mistake(error: Mapping[str, Any]) -> dict[str, str]:
+    """Where one mistake is, and what it is. A body that is no JSON is wrong at a position, not at a key."""
+    where = [str(part) for part in error.get("loc", ())]
+    if error.get("type") == "json_invalid":
+        said = dict(error.get("ctx") or {}).get("error", "it cannot be parsed")
+        return {"path": "body", "text": f"not JSON: {said} (at character {where[-1] if where else '?'})"}
+    return {"path": ".".join(where), "text": str(error.get("msg", ""))}
 
 
 class ProblemResponse(Response):

@@ -81,7 +81,7 @@ FAILURES = (
         r"invalid magic|failed to read (magic|header)|gguf_init_from_file|error loading model|failed to load model|"
         r"failed to load draft model",
         "model_unreadable",
-        "the model file is missing, damaged or of an unknown architecture: `outrider model verify` tells which",
+        "the model file is missing, damaged or of an unknown architecture: `outrider models` tells which",
     ),
     _signature(
         r"error: invalid argument|unrecognized arguments?|unknown (argument|speculative|value for --spec)|"

@@ -144,7 +144,7 @@ FAILURES = (
         r"does not appear to have a file named|Cannot find any model weights|Invalid repository ID or local directory|"
         r"LocalEntryNotFoundError|OfflineModeIsEnabled",
         "model_unreadable",
-        "the model's folder is incomplete: `outrider model verify` tells which file is missing",
+        "the model's folder is incomplete, the engine's log names the file: fetch the model again",
     ),
     _signature(
         r"address already in use|could not bind",
