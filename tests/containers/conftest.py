@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,13 @@ async def frozen(pid: int | None) -> AsyncIterator[None]:
     finally:
         with suppress(ProcessLookupError):  # the test may have ended it
             os.kill(pid, signal.SIGCONT)
+
+
+async def spoken(podman: Podman, container: str) -> None:
+    """Wait for the workload's first line: before it, SIGTERM has no handler and process 1 does not feel it."""
+    async with asyncio.timeout(10), aclosing(podman.logs(container, follow=True)) as lines:
+        async for _ in lines:
+            return
 
 
 @dataclass(frozen=True)

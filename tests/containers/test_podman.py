@@ -26,7 +26,7 @@ from containers.errors import (
 )
 from containers.podman import Podman
 from containers.spec import Mount
-from tests.containers.conftest import Specs, frozen
+from tests.containers.conftest import Specs, frozen, spoken
 from tests.waiting import until
 
 ABSENT = "sha256:" + "0" * 64
@@ -56,6 +56,7 @@ async def test_a_container_lives_and_ends(podman: Podman, specs: Specs) -> None:
     assert runs.started_at is not None
     assert proc.process(runs.pid) is not None
 
+    await spoken(podman, container)
     await podman.stop(container, 5)
     await podman.stop(container, 5)  # it ended already: fine
     ended = await podman.inspect(container)
@@ -173,6 +174,7 @@ async def test_stop_kills_after_the_grace(podman: Podman, started: Start) -> Non
 
 async def test_kill_says_whether_there_was_something(podman: Podman, started: Start) -> None:
     container = await started("talk")
+    await spoken(podman, container)
     assert await podman.kill(container, "SIGTERM") is True
 
     async def ended() -> bool:

@@ -16,7 +16,7 @@ from containers import labels, service, streams
 from containers.errors import ContainerMissing, PodmanTimeout, PodmanUnreachable
 from containers.podman import Podman
 from containers.spec import ContainerEvent, LogLine
-from tests.containers.conftest import Specs, frozen
+from tests.containers.conftest import Specs, frozen, spoken
 from tests.waiting import until
 
 Start = Callable[..., Any]
@@ -53,6 +53,7 @@ async def test_streams_are_told_apart_and_the_last_line_may_lack_its_end(podman:
 
 async def test_a_follower_ends_with_the_workload(podman: Podman, started: Start) -> None:
     container = await started("talk")
+    await spoken(podman, container)
     follower = asyncio.create_task(collect(podman.logs(container, follow=True)))
     await podman.stop(container, 5)
     async with asyncio.timeout(10):
