@@ -67,10 +67,10 @@ def test_a_process_is_known_by_its_pid_file_and_command_line(ready: Paths) -> No
     assert kind.pid() is None
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "0", str(os.getpid()), "999999999"])
+@pytest.mark.parametrize("text", ["", "x", "-1", "0", "mine", "999999999"])
 def test_a_pid_file_that_names_nobody_of_ours(ready: Paths, text: str) -> None:
     kind = daemon_of(ready)
-    kind.pid_file.write_text(text)
+    kind.pid_file.write_text(text.replace("mine", str(os.getpid())))
     assert kind.pid() is None
     assert processes.end(kind, first=0, grace=1) is False
 
