@@ -62,7 +62,7 @@ class _Key:
 
     @property
     def variable(self) -> str:
-        return "OUTRIDER_" + self.option.removeprefix("--").replace("-", "_").upper()
+        return f"OUTRIDER_{self.table}_{self.name}".upper()
 
 
 _KEYS = (

@@ -9,7 +9,17 @@ import pytest
 import pytest_asyncio
 
 from tests.gateway import client
-from tests.gateway.stack import Stack
+from tests.gateway.stack import STARTED, Stack
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package", autouse=True)
+async def no_gateway_is_left() -> AsyncIterator[None]:
+    """End what gateways a failed test leaves running."""
+    yield
+    for gateway in STARTED:
+        assert gateway.process is not None
+        if gateway.process.returncode is None:
+            await gateway.kill()
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package", params=["fast", "asgi"])

@@ -22,6 +22,8 @@ from tests.waiting import until
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 SCALE = "0.02"
 """Time scale of the gateways: reports each 10 ms, comments on held streams each 0.2 s."""
+STARTED: list[Gateway] = []
+"""Every gateway of the run, for the fixture that ends what a failed test left."""
 
 
 class Gateway:
@@ -46,6 +48,7 @@ class Gateway:
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONWARNINGS": "error"},
         )
+        STARTED.append(self)
         self._reading = asyncio.create_task(self._read())
         if wait:
             await until(lambda: bool(self.logged("listening") or self.logged("failed")), 10, "the gateway to listen")

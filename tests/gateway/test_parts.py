@@ -77,7 +77,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
 def test_the_command_line_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "outrider.toml"
     file.write_text('[gateway]\nlisten = "127.0.0.1:1"\nmax_waiting = 1\nhold_s = 1\n[timing]\nscale = 0.5\n[other]\n')
-    found = made(file, {"listen": "[::1]:3"}, OUTRIDER_LISTEN="127.0.0.1:2", OUTRIDER_MAX_WAITING="2")
+    found = made(file, {"listen": "[::1]:3"}, OUTRIDER_GATEWAY_LISTEN="127.0.0.1:2", OUTRIDER_GATEWAY_MAX_WAITING="2")
     assert str(found.listen) == "[::1]:3"
     assert found.limits.max_waiting == 2
     assert found.limits.hold_s == 1.0
