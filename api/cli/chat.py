@@ -38,7 +38,9 @@ def run(
         str | None,
         typer.Option("-p", "--prompt", metavar="TEXT", help="Answer this and end. Input from a pipe follows it."),
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="The longest answer: a small model may never end by itself.")
+    ] = 1024,
     temperature: Annotated[
         float | None, typer.Option("--temperature", min=0.0, help="0 is the most likely text.")
     ] = None,
@@ -50,9 +52,7 @@ def run(
     text = "\n\n".join(part for part in (prompt, piped) if part and part.strip())
     if not text and (piped is not None or as_json):
         raise UsageError("there is nothing to say", hint="give -p TEXT, or pipe a text in")
-    extra: dict[str, Any] = {}
-    if max_tokens is not None:
-        extra["max_tokens"] = max_tokens
+    extra: dict[str, Any] = {"max_tokens": max_tokens}
     if temperature is not None:
         extra["temperature"] = temperature
     options = common(ctx)
@@ -63,7 +63,7 @@ def run(
             if as_json:
                 print_json(answer)
             else:
-                sys.stdout.write("\n")
+                _end_of(answer)
             return
         _converse(talk)
 
@@ -104,12 +104,18 @@ def _converse(talk: Chat) -> None:
             case _:
                 pass
         try:
-            talk.say(text, _print_piece)
+            _end_of(talk.say(text, _print_piece))
         except KeyboardInterrupt:
             note("\n(interrupted)")
         except OutriderError as error:
             note(f"\nerror[{error.code}]: {error.detail}")
-        sys.stdout.write("\n")
+
+
+def _end_of(answer: Mapping[str, Any]) -> None:
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    if answer["finish_reason"] == "length":
+        note("(cut at its longest: --max-tokens N allows more)")
 
 
 def _print_piece(text: str) -> None:

@@ -14,7 +14,19 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from api.cli import chat, configuration, downcommand, image, library, lifecycle, offline, processes, upcommand, views
+from api.cli import (
+    chat,
+    completion,
+    configuration,
+    downcommand,
+    image,
+    library,
+    lifecycle,
+    offline,
+    processes,
+    upcommand,
+    views,
+)
 from api.cli.options import resolve
 from api.cli.output import note, print_error, print_json
 from containers.errors import OutriderError
@@ -71,6 +83,7 @@ for _module in (
     offline,
     configuration,
     image,
+    completion,
 ):
     _module.register(app)
 
@@ -96,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. An expected error is a sentence and a hint, never a traceback."""
     words = hoisted(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words
+    completion.prepare()
     try:
         code = app(args=words, prog_name="outrider", standalone_mode=False)
         sys.stdout.flush()

@@ -43,8 +43,17 @@ def test_one_shot(call: Call, ready: fake.Script, daemon: fake.Script) -> None:
         "messages": [{"role": "user", "content": "Hi"}],
         "stream": True,
         "stream_options": {"include_usage": True},
+        "max_tokens": 1024,
     }
     assert not daemon.asked_for("PUT", "/deployments/smollm2/desired")
+
+
+def test_an_answer_that_was_cut_says_so(call: Call, ready: fake.Script) -> None:
+    pieces = [chunk("Hel"), chunk(finish="length"), b"data: [DONE]\n\n"]
+    ready.on("POST", "/chat/completions", fake.Answer(kind="text/event-stream", pieces=pieces))
+    said = call("run", "smollm2", "-p", "Hi")
+    assert (said.code, said.out) == (0, "Hel\n")
+    assert "--max-tokens" in said.err
 
 
 def test_a_pipe_is_the_prompt(call: Call, ready: fake.Script) -> None:
@@ -106,7 +115,7 @@ def test_a_conversation_survives_an_error(call: Call, ready: fake.Script, monkey
     said = call("run", "smollm2")
     assert said.code == 0
     assert "error[queue_full]: queue full" in said.err
-    assert said.out == "\nthere\n\n"
+    assert said.out == "there\n\n"
     assert [m["content"] for m in ready.asked[1].body["messages"]] == ["Again"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -237,3 +238,24 @@ def test_version() -> None:
         [sys.executable, "-P", "-m", "api.cli", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("outrider 0.")
+
+
+def test_completion(tmp_path: Path) -> None:
+    def ask(**more: str) -> str:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SHELL": "/bin/bash", **more}
+        words = () if more else ("completion", "install")
+        command = [sys.executable, "-P", "-m", "api.cli", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=30).stdout
+
+    assert "bash completion is in" in ask()
+    assert "_OUTRIDER_COMPLETE" in next((tmp_path / ".bash_completions").iterdir()).read_text()
+    offered = ask(_OUTRIDER_COMPLETE="complete_bash", COMP_WORDS="outrider st", COMP_CWORD="1")
+    assert set(offered.split()) == {"start", "status", "stop"}
+
+
+def test_completion_for_an_unknown_shell(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert call("completion", "install").code == 2
+    said = call("completion", "show", "--shell", "zsh")
+    assert said.code == 0
+    assert "#compdef outrider" in said.out

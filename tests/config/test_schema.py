@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config import EngineDefaults, GatewaySettings, SettingsFile
+from orchestrator.config import Config, EngineDefaults, GatewaySettings, SettingsFile, load
 from orchestrator.config_schema import schema
 from orchestrator.models import ModelEntry
+from orchestrator.paths import find
 
 PUBLISHED = Path(__file__).parents[2] / "deploy" / "outrider.schema.json"
 
@@ -27,3 +28,19 @@ def test_every_key_is_in_the_schema_and_nothing_else_is_allowed() -> None:
 
 def test_both_kinds_of_file_are_described() -> None:
     assert [branch["$ref"] for branch in schema()["anyOf"]] == ["#/$defs/SettingsFile", "#/$defs/ModelsFile"]
+
+
+def test_the_shipped_example_loads_and_shows_the_defaults() -> None:
+    config = load(find(PUBLISHED.parent, PUBLISHED.parent / "nowhere"))
+    defaults = Config()
+    for section in ("host", "gateway", "api", "podman", "timing", "defaults"):
+        assert getattr(config, section) == getattr(defaults, section)
+    assert [m.name for m in config.models] == ["example-7b"]
+
+
+def test_the_example_names_every_setting() -> None:
+    text = (PUBLISHED.parent / "outrider.toml").read_text()
+    for table, field in SettingsFile.model_fields.items():
+        body = text.partition(f"\n[{table}]")[2].partition("\n[")[0]
+        kind = type(field.default)
+        assert {key for key in kind.model_fields if f"{key} = " not in body} == set(), table
