@@ -119,13 +119,17 @@ class GatewayLink:
 
     # drains out
 
-    async def drain(self, engine: str, limit: float) -> Drained:
-        """Ask the gateway to admit nothing more to `engine` and wait until its in-flight is 0, at most `limit` s."""
+    async def drain(self, engine: str, limit: float, revision: int) -> Drained:
+        """Ask the gateway to admit nothing more to `engine` and wait until its in-flight is 0, at most `limit` s.
+
+        `revision` is the routing table's: a table that is still on its way with an older one must not
+        open the engine again.
+        """
         transport = httpx.AsyncHTTPTransport(uds=str(self._socket), retries=0)
         deadline = limit + self._timing.gateway_call
         try:
             async with httpx.AsyncClient(transport=transport, timeout=deadline, trust_env=False) as http:
-                answer = await http.post("http://gateway/drain", json={"engine": engine, "timeout_s": limit})
+                answer = await http.post("http://gateway/drain", json={"engine": engine, "timeout_s": limit, "revision": revision})
                 seen = answer.json()
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return Drained(True, None, "no_gateway")

@@ -279,9 +279,9 @@ class Runner:
 
     # down
 
-    async def drain(self, engine: Engine) -> Drained:
-        """Have the gateway finish what the engine is working on."""
-        return await self.gateway.drain(engine.id, self.timing.drain)
+    async def drain(self, engine: Engine, revision: int) -> Drained:
+        """Have the gateway finish what the engine is working on; `revision` is the routing table's."""
+        return await self.gateway.drain(engine.id, self.timing.drain, revision)
 
     async def take_down(self, engine: Engine) -> None:
         """Stop and remove the container, then the engine's files. Repeating it is harmless.

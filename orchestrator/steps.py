@@ -359,7 +359,7 @@ class Steps:
             engine.move(State.DRAINING)
             self._publish()
         if engine.state is State.DRAINING:
-            drained = await self._c.runner.drain(engine)
+            drained = await self._c.runner.drain(engine, self._c.routing.revision)
             self._emit(
                 "drained" if drained.done else "drain_cut_short",
                 f"{engine.name}: {drained.reason}",

@@ -14,20 +14,33 @@ class PidFile:
 
     def __init__(self, path: Path, what: str) -> None:
         """Take the lock and write our pid. Raises `Conflict` naming who holds it."""
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(self._handle, 32).decode(errors="replace").strip()
-            os.close(self._handle)
-            raise Conflict(
-                f"another {what} already runs on {path.parent}" + (f" (pid {holder})" if holder else ""),
-                hint=f"stop it first, or use another state folder (--state-dir); the lock is {path}",
-            ) from error
+        self._path = path
+        while True:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.read(self._handle, 32).decode(errors="replace").strip()
+                os.close(self._handle)
+                raise Conflict(
+                    f"another {what} already runs on {path.parent}" + (f" (pid {holder})" if holder else ""),
+                    hint=f"stop it first, or use another state folder (--state-dir); the lock is {path}",
+                ) from error
+            if self._is_still_there():
+                break
+            os.close(self._handle)  # its last holder removed the file between our open and our lock
         os.ftruncate(self._handle, 0)
         os.write(self._handle, f"{os.getpid()}\n".encode())
 
+    def _is_still_there(self) -> bool:
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(self._handle)
+        return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino)
+
     def close(self) -> None:
-        """Empty the file and drop the lock. The file stays: removing it would race with the next one's lock."""
-        os.ftruncate(self._handle, 0)
+        """Remove the file, then drop the lock: whoever opened it before finds that it is not there any more."""
+        self._path.unlink(missing_ok=True)
         os.close(self._handle)

@@ -131,13 +131,13 @@ def test_garbage_counts_as_nothing_seen(tmp_path: Path, garbage: dict[str, Any])
 
 
 async def test_without_a_gateway_nobody_routes_and_a_drain_is_done(tmp_path: Path) -> None:
-    drained = await link(tmp_path).drain("e", 5.0)
+    drained = await link(tmp_path).drain("e", 5.0, 1)
     assert (drained.done, drained.reason) == (True, "no_gateway")
 
 
 async def test_a_gateway_that_does_not_answer_is_no_drain(tmp_path: Path) -> None:
     server = await asyncio.start_unix_server(lambda r, w: w.close(), tmp_path / "gateway.sock")
-    drained = await link(tmp_path).drain("e", 0.1)
+    drained = await link(tmp_path).drain("e", 0.1, 1)
     assert not drained.done
     server.close()
 

@@ -73,6 +73,7 @@ async def test_one_state_folder_has_one_gateway(paths: Paths) -> None:
     stack = Stack(paths.state_dir, first, _no_daemon(paths))
     assert (await stack.door("GET", "/healthz")).status == 200, "the first one's socket is untouched"
     assert await first.stop() == 0
+    assert not (paths.run_dir / "gateway.pid").exists()
     third = Gateway(paths)
     await third.start()
     assert await third.stop() == 0
