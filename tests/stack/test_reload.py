@@ -49,8 +49,9 @@ def test_a_reload_touches_only_the_model_that_changed(three: Stack, test_models:
     assert ids(three) == before
     done = outrider(three, "reload")
     assert done.returncode == 0, done.stderr
-    after = until_sync(lambda: ids(three) if ids(three)["b"] != before["b"] else None, 30, "b has moved")
+    until_sync(lambda: ids(three)["b"] != before["b"], 30, "b has moved")
     three.wait_state("b", "ready")
+    after = ids(three)
     assert (after["a"], after["c"]) == (before["a"], before["c"])
     assert three.deployment("b")["engine"]["context"] == 1024
     assert three.text("b", 20) == recital(20)
@@ -86,9 +87,7 @@ def test_a_bad_file_changes_nothing(three: Stack) -> None:
     assert ids(three) == before
 
 
-def test_a_model_that_is_no_longer_defined_is_stopped_and_a_new_one_can_start(
-    three: Stack, test_models: Path
-) -> None:
+def test_a_model_that_is_no_longer_defined_is_stopped_and_a_new_one_can_start(three: Stack, test_models: Path) -> None:
     before = ids(three)
     (three.paths.models_d / "b.toml").unlink()
     three.define("d", test_models / g.TARGET, method="none")
@@ -101,16 +100,14 @@ def test_a_model_that_is_no_longer_defined_is_stopped_and_a_new_one_can_start(
     assert three.chat("b").status_code == 404
 
 
-def test_what_the_planner_would_choose_now_shows_as_drift_and_restarts_nothing(
-    three: Stack, test_models: Path
-) -> None:
+def test_what_the_planner_would_choose_now_shows_as_drift_and_restarts_nothing(three: Stack, test_models: Path) -> None:
     """Other defaults, as an upgrade of the catalogue brings them: `drifted`, and `apply` acts."""
     before = ids(three)
     three.kill_daemon()
     three.define("a", test_models / g.TARGET, method="none", context=1024)  # changed while nobody looked
     three.start_daemon()
-    drifted = until_sync(lambda: three.deployment("a") if three.deployment("a")["drifted"] else None, 20, "drift is seen")
-    assert drifted["engine"]["container_id"] == before["a"]
+    until_sync(lambda: three.deployment("a")["drifted"], 20, "drift is seen")
+    assert three.deployment("a")["engine"]["container_id"] == before["a"]
     assert not three.deployment("c")["drifted"]
     assert outrider(three, "apply", "a", "--wait").returncode == 0
     until_sync(lambda: ids(three)["a"] != before["a"], 30, "a has moved")
