@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ LOAD = Timing().load
 """Seconds a start may take unless --timeout says otherwise."""
 STOP = Timing().drain + Timing().stop_grace + 30
 """Seconds a stop may take: the drain of what is in flight, the engine's end, and some for the rest."""
+
+SETTLED = 2 * Timing().report_period
+"""Seconds without a request in flight before a drain counts as done."""
 
 
 def register(app: typer.Typer) -> None:
@@ -58,15 +62,30 @@ def apply(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout
     _newer(ctx, "apply", model, wait=wait, timeout=timeout, as_json=as_json)
 
 
-def drain(ctx: typer.Context, model: Model, timeout: Timeout = STOP, as_json: Json = False) -> None:
-    """Admit no more requests to a model, and wait until those in flight are answered; its engine stays."""
+def drain(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = STOP, as_json: Json = False) -> None:
+    """Admit no more requests to a model; with --wait until those in flight are answered. Its engine stays."""
 
     def request(client: Client) -> View:
-        with ticker(f"{model}: draining"):
-            view: View = client.call("POST", at("deployments", model, "drain"), timeout=timeout)
+        view: View = client.call("POST", at("deployments", model, "drain"), timeout=60)
         return view
 
-    _answer(_act(common(ctx), model, request, None, timeout), as_json, waited=True)
+    _answer(_act(common(ctx), model, request, _drained() if wait else None, timeout), as_json, waited=wait)
+
+
+def _drained() -> Callable[[View], bool]:
+    """Nothing in flight for `SETTLED` seconds: the daemon hears of a request only with the gateway's next report."""
+    quiet_since: float | None = None
+
+    def goal(view: View) -> bool:
+        nonlocal quiet_since
+        if view["state"] != "draining" or view["in_flight"]:
+            quiet_since = None
+            return False
+        now = time.monotonic()
+        quiet_since = now if quiet_since is None else quiet_since
+        return now - quiet_since >= SETTLED
+
+    return goal
 
 
 def start_model(options: Common, model: str, *, wait: bool, timeout: float) -> View:

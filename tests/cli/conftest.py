@@ -46,6 +46,13 @@ class _Input(io.StringIO):
         return self._terminal
 
 
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers in this process answer at once: there is no need to look at them five times a second only."""
+    monkeypatch.setattr(following, "POLL", 0.01)
+    monkeypatch.setattr(library, "POLL", 0.01)
+
+
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
     """Folders of this test; the sockets' paths are short enough for the kernel."""
@@ -56,8 +63,6 @@ def paths(tmp_path: Path) -> Paths:
 def call(paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
     """Run a command in this process; `stdin` is text from a pipe (None: a terminal)."""
     monkeypatch.delenv("OUTRIDER_DEBUG", raising=False)
-    monkeypatch.setattr(following, "POLL", 0.01)
-    monkeypatch.setattr(library, "POLL", 0.01)
 
     def run(*words: str, stdin: str | None = None) -> Said:
         monkeypatch.setattr(sys, "stdin", _Input(stdin))

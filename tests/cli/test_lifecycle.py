@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.cli import following
+from api.cli import following, lifecycle
 from tests.cli import fake
 from tests.cli.conftest import Call
 
@@ -166,6 +166,17 @@ def test_stop_waits_for_stopped(call: Call, daemon: fake.Script) -> None:
     said = call("stop", "smollm2", "--wait")
     assert said.code == 0
     assert said.out == "smollm2: stopped (desired: stopped)\n"
+
+
+def test_drain_waits_until_nothing_has_been_in_flight_for_a_while(
+    call: Call, daemon: fake.Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "SETTLED", 0.1)
+    daemon.on("POST", f"{DEPLOYMENT}/drain", fake.view("draining"))
+    quiet, busy = fake.view("draining"), fake.view("draining", in_flight=1)
+    daemon.on("GET", DEPLOYMENT, fake.view(), quiet, busy, busy, quiet)
+    assert call("drain", "smollm2", "--wait", "--json").document == quiet
+    assert len(daemon.asked_for("GET", DEPLOYMENT)) > 6
 
 
 def with_generation(state: str, generation: int, **changes: Any) -> dict[str, Any]:
