@@ -242,7 +242,7 @@ def test_version() -> None:
 
 def test_completion(tmp_path: Path) -> None:
     def ask(**more: str) -> str:
-        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SHELL": "/bin/bash", **more}
+        env = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash", **more}
         words = () if more else ("completion", "install")
         command = [sys.executable, "-P", "-m", "api.cli", *words]
         return subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=30).stdout

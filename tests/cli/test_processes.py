@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -53,8 +54,10 @@ def stand_in(kind: Kind, how: str = "wait") -> Iterator[subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def ready(paths: Paths) -> Paths:
-    return prepare(paths)
+def ready(paths: Paths) -> Iterator[Paths]:
+    made = prepare(paths)
+    yield made
+    shutil.rmtree(made.run_dir)  # may be a short folder beside the state folder
 
 
 def test_a_process_is_known_by_its_pid_file_and_command_line(ready: Paths) -> None:
