@@ -13,6 +13,7 @@ import typer
 
 from api.cli.options import Json, common
 from api.cli.output import print_json, print_table, say, size, ticker
+from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from containers.podman import Podman
@@ -37,19 +38,39 @@ def register(app: typer.Typer) -> None:
 
 
 @image_app.command()
-def build(
+def build(  # noqa: PLR0917 - options have names on a command line
     ctx: typer.Context,
     which: Annotated[Which, typer.Argument(help="cpu: llama.cpp for the CPU, from its Python wheel.")],
     wheel: Annotated[
         Path | None, typer.Option("--wheel", metavar="FILE", help="This wheel instead of the pinned one.")
     ] = None,
+    from_source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-source",
+            metavar="FOLDER",
+            exists=True,
+            file_okay=False,
+            help="Build llama-server from this llama.cpp source tree instead; kept, so that it is built once.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Compiler processes of a build from source.")] = 1,
     as_json: Json = False,
 ) -> None:
     """Build an engine's image and load it into Podman; one that is there already is not built again."""
     assert which is Which.CPU
+    if wheel is not None and from_source is not None:
+        raise UsageError("--wheel and --from-source exclude each other", hint="give one of them")
     paths = prepared(common(ctx).paths)
     with ticker("podman: looking for its API") as shown:
-        info = asyncio.run(_build(paths, wheel, lambda line: shown.update(f"image: {line}")))
+
+        def progress(line: str) -> None:
+            shown.update(f"image: {line}")
+
+        if from_source is None:
+            info = asyncio.run(_build(paths, wheel, progress))
+        else:
+            info = asyncio.run(_build_from_source(paths, from_source, jobs, progress))
     if as_json:
         print_json(_document(info))
     else:
@@ -84,6 +105,15 @@ def prepared(paths: Paths) -> Paths:
 async def _build(paths: Paths, wheel: Path | None, progress: Callable[[str], None]) -> ImageInfo:
     async with podman_of(paths) as podman:
         return await ensure_embedded(podman, paths, progress, wheel=wheel)
+
+
+async def _build_from_source(paths: Paths, tree: Path, jobs: int, progress: Callable[[str], None]) -> ImageInfo:
+    from containers.embedded import image, source
+
+    binary = await asyncio.to_thread(source.build_binary, tree, paths.cache, jobs=jobs, progress=progress)
+    recipe = await asyncio.to_thread(source.binary_recipe, binary)
+    async with podman_of(paths) as podman:
+        return await image.ensure(podman, recipe, paths.cache, progress=progress)
 
 
 async def ensure_embedded(
