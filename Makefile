@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 BIN := .venv/bin
 ARGS ?=
-PYTEST := $(BIN)/python -m pytest
+# three workers on two cores: the tests wait for containers more than they compute
+PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 .PHONY: help up down setup setup-dev test test-all check format bench lock schema clean
 
@@ -24,10 +25,10 @@ setup-dev: ## the virtual environment that the tests need
 	@deploy/setup.sh dev
 
 test: setup-dev ## the tests, without the slow ones
-	@$(PYTEST) -q -m "not slow" --budgets $(ARGS)
+	@$(PYTEST) -m "not slow" --budgets $(ARGS)
 
 test-all: setup-dev ## all tests; their record goes into the repository
-	@$(PYTEST) -q --record tests/full_run.json $(ARGS)
+	@$(PYTEST) --record tests/full_run.json $(ARGS)
 
 check: setup-dev ## format, lint, types, imports
 	@$(BIN)/ruff format --check .

@@ -207,7 +207,8 @@ class Outrider:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
-        p.journal.emit("daemon", "ended", "the daemon ends; engines go on")
+        left = sum(len(a.deployment.live()) for a in self._actors.values())
+        p.journal.emit("daemon", "ended", f"the daemon ends; {left} engines go on", evidence={"engines": left})
         await p.journal.flush()
         await p.store.close()
         await p.podman.close()
@@ -551,6 +552,7 @@ class Outrider:
                 for d in deployments
                 if d.wanted is not None
             },
+            "reconcile_pass_seconds": round(self._loops.took.get("reconcile", 0.0), 6),
             "reserved_bytes": p.context.admission.promised_bytes(),
             "table_revision": p.routing.revision,
         }

@@ -20,6 +20,8 @@ class Loops:
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._rounds: dict[str, float] = {}
+        self.took: dict[str, float] = {}
+        """Seconds that each loop's last round took."""
 
     def every(self, name: str, period: float, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` now and then again `period` seconds after each end. A round that fails is logged."""
@@ -32,6 +34,7 @@ class Loops:
 
     async def _periodic(self, name: str, period: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
+            begun = self._clock.now()
             try:
                 await work()
             except OutriderError as error:
@@ -39,6 +42,7 @@ class Loops:
             except Exception:  # a loop's bug must not stop the loop; it is logged whole each time
                 log.exception("round_crashed", loop=name)
             self._rounds[name] = self._clock.now()
+            self.took[name] = self._rounds[name] - begun
             await asyncio.sleep(period)
 
     def ages(self) -> dict[str, float]:

@@ -207,6 +207,14 @@ def _cpu_seconds(pid: int) -> float:
     return own_and_ended_children / os.sysconf("SC_CLK_TCK")
 
 
+def reconcile_pass(bench: Bench) -> float:
+    """Milliseconds that the daemon's last comparison of wanted and observed took."""
+    with bench.running.api() as api:
+        text = api.get("/metrics").text
+    lines = (line.split() for line in text.splitlines())
+    return next(float(words[1]) for words in lines if words[:1] == ["outrider_reconcile_pass_seconds"]) * 1000
+
+
 def api_p99(bench: Bench) -> float:
     """Milliseconds: the 99th percentile of answers to an open loop of 100 requests a second."""
     took = asyncio.run(_load(bench.running))

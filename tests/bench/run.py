@@ -70,6 +70,7 @@ ROWS = (
     Row("command line: ps", "ms", 500, measures.ps, "one"),
     Row("adoption of 20 containers", "s", 2, measures.adoption, "twenty"),
     Row("daemon resident, 100 deployments", "MiB", 200, measures.resident, "hundred"),
+    Row("reconcile pass, 100 deployments", "ms", 100, measures.reconcile_pass, "hundred"),
     Row("API p99 at 100 requests/s, 100 deployments", "ms", 20, measures.api_p99, "hundred"),
 )
 SETTINGS: dict[str, Callable[[Bench], None]] = {
