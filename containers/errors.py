@@ -8,6 +8,7 @@ The root lives here because `containers` may import nothing above itself, and
         PodmanUnreachable     podman_unreachable   retryable
         PodmanTimeout         podman_timeout       retryable
         ImageMissing          image_missing
+        ImageUnnamed          image_unnamed
         NameInUse             name_in_use          retryable (under another name)
         ContainerMissing      container_missing
         DeviceUnavailable     device_unavailable
@@ -71,6 +72,12 @@ class ImageMissing(ContainerError):
     """The image is not in local storage."""
 
     code = "image_missing"
+
+
+class ImageUnnamed(ContainerError):
+    """What should name an image is no reference at all."""
+
+    code = "image_unnamed"
 
 
 class NameInUse(ContainerError):

@@ -18,6 +18,7 @@ from containers.errors import (
     ContainerMissing,
     DeviceUnavailable,
     ImageMissing,
+    ImageUnnamed,
     NameInUse,
     PodmanFailed,
     PodmanTimeout,
@@ -26,6 +27,7 @@ from containers.errors import (
 
 _NAME = re.compile(r"name .*is already in use|name is in use", re.IGNORECASE)
 _IMAGE = re.compile(r"image not known|no such image|does not resolve to an image", re.IGNORECASE)
+_REFERENCE = re.compile(r"invalid reference format|invalid checksum digest|must be lowercase", re.IGNORECASE)
 _CONTAINER = re.compile(r"no such container|container not known|no container with", re.IGNORECASE)
 _DEVICE = re.compile(r"\bCDI\b|stat /dev/|/dev/\S+: no such (file|device)|not a device node", re.IGNORECASE)
 
@@ -40,6 +42,9 @@ def refused(status: int, text: str, doing: str) -> ContainerError:
         return NameInUse(detail, evidence=evidence)
     if _CONTAINER.search(text):
         return ContainerMissing(detail, evidence=evidence)
+    if _REFERENCE.search(text):
+        hint = "an image is named as in `registry/name:tag` or `name@sha256:...`, in lower case, or by its id"
+        return ImageUnnamed(detail, hint=hint, evidence=evidence)
     if _IMAGE.search(text):
         return ImageMissing(detail, hint="build or load the image first", evidence=evidence)
     if _DEVICE.search(text):

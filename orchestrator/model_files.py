@@ -37,7 +37,7 @@ class FileReader:
         path = stored_at(str(store), thing)
         try:
             info = os.stat(path)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             if thing.path is None and isinstance(error, FileNotFoundError):
                 return None
             info = None
