@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+ENGINE_UID = 65523
+"""Who engines run as: nobody on the host. Without user namespaces a uid in the container is that uid on the
+host, and whoever has it may read the engine's environment, its key included, and reach its socket through
+`/proc/PID/root`; 1000 is the first person with an account. 65520-65533 are given to nobody (systemd's table
+of uids, Debian's policy), and fit into the 65536 sub-uids of a user's own Podman."""
+
 
 class Network(StrEnum):
     """How an engine is reached."""
@@ -54,7 +60,7 @@ class ContainerSpec:
     network: Network = Network.NONE
     host_port: int | None = None
     container_port: int | None = None
-    user: str = "1000:1000"
+    user: str = f"{ENGINE_UID}:{ENGINE_UID}"
     umask: str = "0000"
     memory_limit: int | None = None
     shm_size: int | None = None

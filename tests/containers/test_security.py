@@ -12,7 +12,7 @@ import pytest
 from containers import security
 from containers.errors import PodmanFailed
 from containers.podman import Podman
-from containers.spec import CacheVolume, Mount
+from containers.spec import ENGINE_UID, CacheVolume, Mount
 from tests.containers.test_streams import collect, has_ended
 from tests.waiting import until
 
@@ -58,8 +58,8 @@ async def test_strict_from_inside(podman: Podman, started: Start, folders: tuple
     assert value(text, "NoNewPrivs") == "1"
     assert value(text, "Seccomp") == "2"
     assert value(text, "Umask") == "0000"
-    assert value(text, "Groups").split() == ["44", "993", "1000"]
-    assert "uid 1000 gid 1000" in text
+    assert value(text, "Groups").split() == ["44", "993", str(ENGINE_UID)]
+    assert f"uid {ENGINE_UID} gid {ENGINE_UID}" in text
     interfaces = [line.partition(":")[0].strip() for line in text.splitlines() if line.count(" 0 ") > 8 and ":" in line]
     assert interfaces == ["lo"]
     assert value(text, "write /file") == "Read-only file system"
@@ -76,7 +76,7 @@ async def test_strict_from_inside(podman: Podman, started: Start, folders: tuple
     mode = socket.stat().st_mode
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o777  # the gateway's user, whoever that is, can connect
-    assert socket.stat().st_uid == 1000
+    assert socket.stat().st_uid == ENGINE_UID
 
 
 async def test_a_relaxed_profile_differs_only_in_its_relaxations(

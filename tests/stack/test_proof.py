@@ -9,132 +9,47 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from containers.errors import SpecRefused
-from containers.labels import owned_by
-from containers.podman import Podman
-from containers.ports import Ports
-from hosts.probe import probe
-from orchestrator.admission import Admission
-from orchestrator.clock import SystemClock
-from orchestrator.config import Config
-from orchestrator.engine import Engine, key_file, new_id, new_key, socket_folder
+from orchestrator.engine import socket_folder
 from orchestrator.engine_client import EngineClient
 from orchestrator.errors import EngineFailed
-from orchestrator.gateway_link import GatewayLink
-from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Speculation, Variant
-from orchestrator.paths import Paths, find, prepare
 from orchestrator.plan import Method, Plan
-from orchestrator.planning import Planning
-from orchestrator.proof import Proof
-from orchestrator.runner import Identity, Runner
-from orchestrator.timing import Timing
 from orchestrator.views import State
 from tests.models import generate as g
 from tests.models.tokenizer import recital
+from tests.stack.bench import Bench, filled_store, opened
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 
-LOAD = 30.0
 CUT, GARBAGE, ABSENT = "cut.gguf", "garbage.gguf", "absent.gguf"
 """Model files that are none."""
 ENDLESS = "endless.gguf"
 """A pipe that nobody writes: who opens it waits for ever."""
 
 
-@dataclass
-class Bench:
-    """A runner against real Podman, with a store that holds every model file, and no daemon."""
-
-    paths: Paths
-    planning: Planning
-    runner: Runner
-    said: list[str]
-
-    async def plan(self, method: Method, drafter: str | None = None, *, target: str = g.TARGET) -> Plan:
-        """What the planner makes of a target and a drafter that belong together."""
-        drafters = (
-            ()
-            if drafter is None
-            else (Drafter(name="drafter", method=method, format=Format.GGUF, path=f"models/{drafter}"),)
-        )
-        entry = ModelEntry(
-            name="liar",
-            variants=(Variant(name="f32", format=Format.GGUF, quantisation="F32", path=f"models/{target}"),),
-            drafters=drafters,
-            speculation=Speculation(method=method, ngram=Ngram()),
-            context=2048,
-            parallel=1,
-            threads=1,
-        )
-        return await self.planning.plan(entry)
-
-    def engine(self, plan: Plan) -> Engine:
-        """An engine that is about to be started from the plan."""
-        name = new_id()
-        where = str(socket_folder(self.paths, name) / "engine.sock") if plan.socket else None
-        return Engine(name, "liar", 1, plan, new_key(), where, None, 0.0)
-
-    async def bring_up(self, plan: Plan) -> Proof:
-        """Start an engine, hear its proof, and take it down without a trace, whatever came of it."""
-        engine = self.engine(plan)
-        try:
-            return await self.up(engine)
-        finally:
-            await self.down(engine)
-
-    async def up(self, engine: Engine, *, limit: float = LOAD) -> Proof:
-        return await self.runner.bring_up(
-            engine, limit=limit, seen=lambda state, text: self.said.append(f"{state}: {text}")
-        )
-
-    async def down(self, engine: Engine) -> None:
-        await self.runner.take_down(engine)
-        assert not socket_folder(self.paths, engine.id).exists()
-        assert not key_file(self.paths, engine.id).exists()
-        assert await self.runner.podman.listed(owned_by(self.paths.owner)) == {}
-
-
 @pytest.fixture(scope="module")
 def store(test_models: Path) -> Iterator[Path]:
     """A state folder whose store has all models, whole and broken."""
-    state = Path(tempfile.mkdtemp(prefix="or-proof-"))
-    shutil.copytree(test_models, state / "models" / "models")
-    target = (test_models / g.TARGET).read_bytes()
-    (state / "models" / "models" / CUT).write_bytes(target[: len(target) // 2])
-    (state / "models" / "models" / GARBAGE).write_bytes(b"no model at all" * 1000)
-    os.mkfifo(state / "models" / "models" / ENDLESS)
-    yield state
-    shutil.rmtree(state)
+    with filled_store(test_models) as state:
+        models = state / "models" / "models"
+        target = (models / g.TARGET).read_bytes()
+        (models / CUT).write_bytes(target[: len(target) // 2])
+        (models / GARBAGE).write_bytes(b"no model at all" * 1000)
+        os.mkfifo(models / ENDLESS)
+        yield state
 
 
 @pytest.fixture
 async def bench(podman_socket: str, embedded_image: str, store: Path) -> AsyncIterator[Bench]:
-    paths = prepare(find(state_dir=store))
-    clock, timing = SystemClock(), Timing().scaled(0.05)
-    podman = Podman(podman_socket, call_timeout=timing.podman_call)
-    facts = await asyncio.to_thread(probe, deadline=timing.probe_call)
-    admission = Admission(lambda: facts)
-    runner = Runner(
-        podman=podman,
-        paths=paths,
-        identity=Identity(paths.owner, "test"),
-        admission=admission,
-        gateway=GatewayLink(paths.gateway_socket, clock, timing),
-        ports=Ports(clock.now),
-        clock=clock,
-        timing=timing,
-    )
-    yield Bench(paths, Planning(paths, Config(), admission, podman), runner, [])
-    await podman.close()
+    async with opened(store, podman_socket) as bench:
+        yield bench
 
 
 def swapped(plan: Plan, before: str, after: str) -> Plan:
