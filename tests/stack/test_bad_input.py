@@ -6,7 +6,6 @@ container as before, and still say the same.
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -21,9 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
-import typer.main
 
-from api.cli.main import app
 from containers import service
 from orchestrator.store import Store
 from tests.models import generate as g
@@ -39,7 +36,6 @@ JSON = {"content-type": "application/json"}
 MEGABYTES = "x" * 10_000_000
 ENGINE_MEMORY = 1_600_000_000
 """Bytes that all engines together may take: enough for three of them."""
-REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -476,27 +472,3 @@ def test_podman_goes_away_in_the_middle_and_comes_back(own_podman: service.Servi
         after = stack.deployment("bystander")["engine"]
         assert (after["container_id"], after["pid"]) == (before["container_id"], before["pid"])
         assert stack.text("late", 20) == stack.text("bystander", 20) == recital(20)
-
-
-# next steps
-
-
-def _commands(command: Any, *path: str) -> Iterator[tuple[str, ...]]:
-    yield path
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _commands(inner, *path, name)
-
-
-def test_every_command_that_a_message_names_exists() -> None:
-    known = set(_commands(typer.main.get_command(app)))
-    groups = {path[0] for path in known if len(path) == 2}
-    named: dict[tuple[str, ...], str] = {}
-    for folder in ("api", "containers", "hosts", "orchestrator"):
-        for file in (REPOSITORY / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    for first, second in re.findall(r"[`(; ]outrider ([a-z]+)(?: ([a-z]+))?", node.value):
-                        path = (first, second) if first in groups and second else (first,)
-                        named[path] = f"{file.relative_to(REPOSITORY)}:{node.lineno}"
-    wrong = {path: where for path, where in named.items() if path not in known}
-    assert not wrong
