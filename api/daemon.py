@@ -22,6 +22,7 @@ from api.control.listeners import TcpAddress
 from api.control.server import ControlServer
 from api.control.token import load_or_create
 from containers import service as podman_service
+from orchestrator.assembly import assemble
 from orchestrator.clock import SystemClock
 from orchestrator.config import Config, split_listen
 from orchestrator.errors import ConfigError, OutriderError
@@ -46,9 +47,10 @@ async def _serve(paths: Paths, config: Config) -> None:
     timing = Timing().scaled(config.timing.scale)
     version = installed_version("outrider")
     podman_socket, revive = await _podman(paths, config)
-    outrider = await Outrider.open(
+    parts = await assemble(
         paths, config, podman_socket=podman_socket, revive=revive, clock=clock, timing=timing, version=version
     )
+    outrider = Outrider(parts)
     try:
         server = ControlServer(
             outrider,
@@ -131,7 +133,8 @@ def _log_to_stderr() -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),
-        structlog.processors.dict_tracebacks,
+        # without local variables: they hold engines' keys
+        structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
     ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -21,6 +21,7 @@ from orchestrator.engine import Engine
 from orchestrator.errors import OutriderError
 from orchestrator.lifecycle import Step
 from orchestrator.models import ModelEntry
+from orchestrator.plan import Method
 from orchestrator.steps import Cause, Context, Steps
 from orchestrator.views import DeploymentView, Desired, State
 
@@ -42,7 +43,7 @@ class Actor:
     def __init__(self, deployment: Deployment, context: Context) -> None:
         self.deployment = deployment
         self._context = context
-        self._steps = Steps(deployment, context, self.publish)
+        self._steps = Steps(deployment, context, self.publish, self._engine_exited)
         self._mailbox: asyncio.Queue[Message] = asyncio.Queue()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -75,6 +76,7 @@ class Actor:
         def change() -> None:
             self._retire |= {e.generation for e in self.deployment.live()}
             self.deployment.failures = backoff.Failures()
+            self.deployment.drained = False
             self.deployment.restarts += 1
 
         await self._ask(change)
@@ -159,7 +161,12 @@ class Actor:
 
     def _adopt_watches(self) -> None:
         for engine in self.deployment.engines:
-            engine.on_exit = self.wake
+            engine.on_exit = self._engine_exited
+
+    def _engine_exited(self) -> None:
+        """A process ended: its route goes in this very moment, the rest follows in the next round."""
+        self.publish()
+        self.wake()
 
     def _take_messages(self) -> None:
         while not self._mailbox.empty():
@@ -185,6 +192,9 @@ class Actor:
 
     def _decide(self) -> Decision[Step]:
         d = self.deployment
+        now = self._context.clock.now()
+        if d.stuck_until is not None and d.stuck_until > now:
+            return lifecycle.decide(d.situation(now))
         for generation in sorted(self._retire):
             engine = d.engine(generation)
             if engine is None or engine not in d.live():
@@ -193,7 +203,7 @@ class Actor:
                 return Decision(Step.STOP, "restart", {"generation": generation})
         if self._replan is not None and d.should_run and self._work is None:
             return Decision(Step.PLAN, self._replan.reason)
-        return lifecycle.decide(d.situation(self._context.clock.now()))
+        return lifecycle.decide(d.situation(now))
 
     def _begin(self, decision: Decision[Step]) -> None:
         cause, self._replan = (self._replan, None) if decision.action is Step.PLAN else (None, self._replan)
@@ -252,7 +262,8 @@ class Actor:
 
     def publish(self) -> None:
         """Give the gateway and followers the present state."""
-        self._context.routing.publish(self.deployment.name, self.deployment.route(self._context.clock.now()))
+        route = self.deployment.route(self._context.clock.now(), self._context.timing.held_backoff)
+        self._context.routing.publish(self.deployment.name, route)
 
     # views
 
@@ -262,7 +273,11 @@ class Actor:
     def adopt(self, engine: Engine) -> None:
         """Take over an engine that a former daemon started; before `run`."""
         d = self.deployment
+        if d.engine(engine.generation) is not None:
+            return
         d.engines.append(engine)
+        # without drafts and with a policy: a former daemon's governor took speculation back
+        d.speculate = engine.plan.method is not Method.NONE or d.entry.speculation.policy == "off"
         if engine.state is State.READY and (d.serving is None or engine.generation > d.serving):
             d.serving = engine.generation
             d.wanted = engine.plan
@@ -271,6 +286,7 @@ class Actor:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel and wait. `asyncio.wait` does not raise the task's own cancellation, so one that arrives here is
+    the caller's, and goes on."""
     task.cancel()
-    with suppress(asyncio.CancelledError):
-        await asyncio.wait([task])
+    await asyncio.wait([task])

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from containers import labels as container_labels
+from containers.errors import ContainerError
 from containers.labels import Labels
 from containers.podman import Podman
 from containers.spec import ContainerState
@@ -23,13 +25,17 @@ from orchestrator.adoption import Adoption, Found
 from orchestrator.decision import Decision
 from orchestrator.engine import SOCKET_NAME, Engine, read_key, remove_files, socket_folder
 from orchestrator.engine_client import EngineUnreachable
+from orchestrator.errors import DatabaseFailed
 from orchestrator.plan import Plan
+from orchestrator.runner import Runner
 from orchestrator.runtimes import adapter
 from orchestrator.steps import Context
-from orchestrator.views import State
+from orchestrator.views import Desired, State
 
 HEALTH_LIMIT = 2.0
-"""Seconds that an adopted engine may take to say it is healthy before it has to prove itself again."""
+"""Seconds that an adopted engine may take to answer before it counts as busy."""
+ADOPTION = "adoption"
+"""The author of a wish that was lost: what runs is meant to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,70 +55,91 @@ class Adopter:
         self._podman = podman
         self._owner = context.paths.owner
         self._suspects: set[str] = set()
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        """Containers that are being taken down, by id."""
 
     async def adopt(self, define: Callable[[str], Actor | None], actors: Mapping[str, Actor]) -> None:
-        """Give every engine that runs to its actor and remove what cannot be kept. Once, before the actors run."""
+        """Give every engine that runs to its actor and take down what cannot be kept. Once, before the actors run.
+
+        What is taken down goes in the background, drained if it serves: one container that does not
+        stop must not keep the others from being adopted.
+        """
         seen = await self._list()
         proven = await self._c.store.proven()
+        asked = {row.deployment: row.desired for row in await self._c.store.desired()}
         newest = _newest_running(seen)
         kept: set[str] = set()
         checks: list[asyncio.Task[None]] = []
-        removals: list[asyncio.Task[None]] = []
         for one in seen:
             actor = None if one.labels is None else define(one.labels.deployment)
-            decision = self._decide(one, actor, proven, newest)
+            decision = self._decide(one, actor, asked, proven, newest)
             self._tell(one, decision)
             if decision.action is Adoption.REMOVE or one.labels is None or one.plan is None or actor is None:
-                removals.append(asyncio.create_task(self._remove(one)))
+                self._take_down(one)
+                kept |= set() if one.labels is None else {one.labels.engine}
                 continue
             engine = self._engine(one, one.labels, one.plan, ready=decision.action is Adoption.ADOPT)
             kept.add(engine.id)
-            checks.append(asyncio.create_task(self._check_then_adopt(actor, engine)))
-        for tasks in (checks, removals):
-            if tasks:
-                await asyncio.wait(tasks)
-                for task in tasks:
-                    task.result()
-        await asyncio.to_thread(self._tidy, kept | {e.id for a in actors.values() for e in a.deployment.engines})
+            if actor.deployment.engine(engine.generation) is None:
+                checks.append(asyncio.create_task(self._check_then_adopt(actor, engine, asked)))
+        if checks:
+            await asyncio.wait(checks)
+        for check in checks:
+            check.result()
+        known = {e.id for a in actors.values() for e in a.deployment.engines}
+        await asyncio.to_thread(self._tidy, kept | known)
 
     async def relist(self, actors: Sequence[Actor]) -> None:
         """Compare what Podman lists with what is known."""
+        serving = {
+            e.id: (a, e) for a in actors for e in a.deployment.live() if e.state in (State.READY, State.DRAINING)
+        }
         seen = await self._list()
-        by_engine = {one.labels.engine: one.container for one in seen if one.labels is not None}
-        known: set[str] = set()
-        for actor in actors:
-            for engine in actor.deployment.live():
-                known.add(engine.id)
-                container = by_engine.get(engine.id)
-                gone = container is None or not container.alive
-                if gone and engine.state in (State.READY, State.DRAINING) and not engine.exited.is_set():
+        alive = {one.labels.engine for one in seen if one.labels is not None and one.container.alive}
+        for engine_id, (actor, engine) in serving.items():
+            if engine_id not in alive and not engine.exited.is_set() and engine.container_id is not None:
+                # asked again by itself: a listing of many takes a while, and is old when it is there
+                state = await self._podman.inspect(engine.container_id)
+                if state is None or not state.alive:
                     engine.exited.set()
                     actor.wake()
-        strangers = {one.container.id for one in seen if one.labels is None or one.labels.engine not in known}
+        known = {e.id for a in actors for e in a.deployment.live()}
+        strangers = {
+            one.container.id
+            for one in seen
+            if (one.labels is None or one.labels.engine not in known) and one.container.id not in self._leaving
+        }
         for one in seen:
             if one.container.id in strangers & self._suspects:
                 self._tell(one, Decision(Adoption.REMOVE, "belongs_to_no_engine", {"state": one.container.state}))
-                await self._remove(one)
+                self._take_down(one)
         self._suspects = strangers
+
+    async def close(self) -> None:
+        """Leave what is being taken down to the next daemon."""
+        tasks = list(self._leaving.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def sweep(self, actors: Sequence[Actor]) -> object:
         """Remove what killed Podman services left behind, passing over what is being created now."""
-        busy = [
-            self._c.runner.container_name(engine)
-            for actor in actors
-            for engine in actor.deployment.live()
-            if engine.state in (State.PULLING, State.CREATING)
-        ]
-        kept = [e.container_id for a in actors for e in a.deployment.live() if e.container_id is not None]
         label = (container_labels.OWNER, self._owner)
-        return await sweep(self._podman, label, f"outrider-{self._owner[:8]}-", busy=[*busy, *kept])
+        busy = _Busy(self._c.runner, actors, self._leaving)
+        return await sweep(self._podman, label, f"outrider-{self._owner[:8]}-", busy=busy)
 
     async def _list(self) -> Sequence[Seen]:
         containers = await self._podman.containers(container_labels.owned_by(self._owner))
         return [Seen(c, *_read(c)) for c in containers]
 
     def _decide(
-        self, one: Seen, actor: Actor | None, proven: frozenset[str], newest: Mapping[str, int]
+        self,
+        one: Seen,
+        actor: Actor | None,
+        asked: Mapping[str, Desired],
+        proven: frozenset[str],
+        newest: Mapping[str, int],
     ) -> Decision[Adoption]:
         labels, plan = one.labels, one.plan
         readable = labels is not None and plan is not None
@@ -123,7 +150,8 @@ class Adopter:
                 conmon_alive=one.container.conmon_alive,
                 plan_readable=readable,
                 key_present=labels is not None and read_key(self._c.paths, labels.engine) is not None,
-                wanted=actor is not None and actor.deployment.should_run,
+                defined=actor is not None,
+                stopped=actor is not None and asked.get(actor.deployment.name) is Desired.STOPPED,
                 proven=labels is not None and labels.engine in proven,
                 superseded=labels is not None and newest.get(labels.deployment, 0) > labels.generation,
             )
@@ -155,8 +183,9 @@ class Adopter:
             ready_at=self._c.clock.now() if ready else None,
         )
 
-    async def _check_then_adopt(self, actor: Actor, engine: Engine) -> None:
-        """A proven engine serves on if it says it is healthy; else it has to prove itself again."""
+    async def _check_then_adopt(self, actor: Actor, engine: Engine, asked: Mapping[str, Desired]) -> None:
+        """A proven engine serves on. One that nobody listens for any more has to prove itself again; one that
+        is merely slow to answer is busy, and its streams go on."""
         if engine.pid is not None:
             engine.follow(engine.pid)
         if engine.port is not None:
@@ -165,17 +194,42 @@ class Adopter:
             path = adapter(engine.plan.runtime).health_path
             try:
                 async with self._c.runner.client(engine) as client:
-                    healthy = (await client.get(path, timeout=HEALTH_LIMIT)).status == 200
-            except EngineUnreachable:
-                healthy = False
-            if not healthy:
-                engine.state, engine.ready_at = State.LOADING, None
+                    await client.get(path, timeout=HEALTH_LIMIT)
+            except EngineUnreachable as error:
+                if not error.busy:
+                    engine.state, engine.ready_at = State.LOADING, None
         self._c.admission.adopt(engine.id, engine.plan)
         actor.adopt(engine)
+        d = actor.deployment
+        if d.name not in asked:
+            d.desired, d.desired_by = Desired.RUNNING, ADOPTION
+            try:
+                await self._c.store.set_desired(d.name, Desired.RUNNING, ADOPTION, self._c.clock.wall())
+            except DatabaseFailed as error:
+                self._c.journal.emit("daemon", "not_noted", f"{d.name}: {error.detail}", deployment=d.name)
+
+    def _take_down(self, one: Seen) -> None:
+        """Remove a container in the background, once; a failure is told and tried again by a later relist."""
+        container = one.container.id
+        if container in self._leaving:
+            return
+        task = asyncio.create_task(self._remove(one), name=f"remove-{one.container.name}")
+        self._leaving[container] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._leaving.pop(container, None)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self._c.journal.emit("adoption", "not_removed", f"{one.container.name}: {error}")
+
+        task.add_done_callback(ended)
 
     async def _remove(self, one: Seen) -> None:
+        if one.container.alive and one.labels is not None:
+            await self._c.gateway.drain(one.labels.engine, self._c.timing.drain, self._c.routing.revision)
         if one.container.alive:
-            await self._podman.stop(one.container.id, self._c.timing.stop_grace)
+            with suppress(ContainerError):  # the forced removal that follows is the answer to a stop that fails
+                await self._podman.stop(one.container.id, self._c.timing.stop_grace)
         await self._podman.remove(one.container.id)
         if one.labels is not None:
             await asyncio.to_thread(remove_files, self._c.paths, one.labels.engine)
@@ -187,6 +241,29 @@ class Adopter:
             engine = entry.name.removesuffix(".key")
             if engine not in kept:
                 remove_files(self._c.paths, engine)
+
+
+class _Busy(Collection[str]):
+    """Names and ids that a sweep passes over, looked up when it asks: a create may begin while it goes round."""
+
+    def __init__(self, runner: Runner, actors: Sequence[Actor], leaving: Mapping[str, object]) -> None:
+        self._runner = runner
+        self._actors = actors
+        self._leaving = leaving
+
+    def _all(self) -> set[str]:
+        engines = [engine for actor in self._actors for engine in actor.deployment.live()]
+        names = {self._runner.container_name(engine) for engine in engines}
+        return names | {e.container_id for e in engines if e.container_id is not None} | set(self._leaving)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._all()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 def _read(container: ContainerState) -> tuple[Labels | None, Plan | None]:

@@ -34,8 +34,11 @@ class Found:
     conmon_alive: bool
     plan_readable: bool
     key_present: bool
-    wanted: bool
-    """Whether its deployment is defined and desired to run."""
+    defined: bool
+    """Whether its deployment is defined."""
+    stopped: bool
+    """Whether a person asked for it to be stopped. That nothing is known of it (the database was lost) is
+    no such wish: what runs is left running."""
     proven: bool
     superseded: bool
     """Whether a newer engine of the same deployment is running."""
@@ -52,8 +55,10 @@ def decide(found: Found) -> Decision[Adoption]:
         return Decision(Adoption.REMOVE, "plan_unreadable", evidence)
     if not found.key_present:
         return Decision(Adoption.REMOVE, "key_lost", evidence)
-    if not found.wanted:
-        return Decision(Adoption.REMOVE, "not_desired", evidence)
+    if not found.defined:
+        return Decision(Adoption.REMOVE, "not_defined", evidence)
+    if found.stopped:
+        return Decision(Adoption.REMOVE, "desired_stopped", evidence)
     if found.superseded and not found.proven:
         return Decision(Adoption.REMOVE, "superseded", evidence)
     if found.proven:

@@ -16,11 +16,12 @@ JITTER = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What went wrong lately: how often in a row, and when it may be tried again (monotonic)."""
+    """What went wrong lately: how often in a row, when it may be tried again (monotonic) and how long that was."""
 
     count: int = 0
     retry_at: float | None = None
     parked: bool = False
+    delay: float | None = None
 
 
 def delay(count: int, timing: Timing, spread: float) -> float:
@@ -39,4 +40,5 @@ def failed(before: Failures, *, now: float, ran_for: float, retryable: bool, tim
     count = 1 if ran_for >= timing.backoff_reset else before.count + 1
     if not retryable:
         return Failures(count, None, parked=True)
-    return Failures(count, now + delay(count, timing, spread))
+    pause = delay(count, timing, spread)
+    return Failures(count, now + pause, delay=pause)

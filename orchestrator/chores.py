@@ -37,7 +37,8 @@ class Chores:
         self._scheduler.start()
 
     async def close(self) -> None:
-        self._scheduler.shutdown(wait=False)
+        if self._scheduler.running:  # a daemon may end before it began
+            self._scheduler.shutdown(wait=False)
 
 
 async def _logged(name: str, work: Callable[[], Awaitable[object]]) -> None:

@@ -113,8 +113,8 @@ class Deployment:
             return State.FAILED
         return self.phase[0] if self.phase is not None else State.CREATING
 
-    def route(self, now: float) -> Route:
-        """What the gateway needs to know."""
+    def route(self, now: float, patience: float = 0.0) -> Route:
+        """What the gateway needs to know. Requests are held over a back-off that ends within `patience` seconds."""
         engines = tuple(
             RouteEngine(
                 engine=e.id,
@@ -124,23 +124,32 @@ class Deployment:
                 key=e.key,
                 plan=e.plan.digest,
                 method=e.plan.method.value,
-                admit=e.admit and e.generation == self.serving and not self.drained and e.state is State.READY,
+                admit=e.admit
+                and e.generation == self.serving
+                and not self.drained
+                and e.state is State.READY
+                and not e.exited.is_set(),
             )
             for e in self.live()
             if e.state in (State.READY, State.DRAINING)
         )
         served = any(e.admit for e in engines)
-        coming = self.should_run and (self.busy or any(e.state in COMING for e in self.live()))
-        retry_at = self.failures.retry_at
+        on_its_way = any(e.state in COMING or e.exited.is_set() for e in self.live())
+        coming = self.busy or on_its_way or self._comes_back(now, patience)
         return Route(
             name=self.name,
             aliases=self.entry.aliases,
             state=self.shown_state(),
-            hold=not served and coming and not self.drained,
+            hold=not served and self.should_run and coming and not self.drained,
             reason=None if self.reason is None else self.reason.code,
-            retry_after_s=None if retry_at is None else round(max(0.0, retry_at - now), 1),
+            retry_after_s=None if self.failures.delay is None else round(self.failures.delay, 1),
             engines=engines,
         )
+
+    def _comes_back(self, now: float, patience: float) -> bool:
+        """Whether it is between two tries that are close enough for requests to wait."""
+        retry_at = self.failures.retry_at
+        return self.wanted is not None and retry_at is not None and retry_at - now <= patience
 
     def view(self, gateway: GatewayLink, now: float) -> DeploymentView:
         """What the API shows."""

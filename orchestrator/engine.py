@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,7 +50,7 @@ class Engine:
     deployment: str
     generation: int
     plan: Plan
-    key: str
+    key: str = field(repr=False)
     socket: str | None
     port: int | None
     since: float
@@ -142,7 +144,6 @@ def remove_files(paths: Paths, engine: str) -> None:
     """Remove the socket folder and the key of an engine that is gone."""
     folder = socket_folder(paths, engine)
     if folder.is_dir() and not folder.is_symlink():
-        for entry in folder.iterdir():
-            entry.unlink(missing_ok=True)
-        folder.rmdir()
+        with suppress(FileNotFoundError):  # somebody else removes it at the same time
+            shutil.rmtree(folder)  # never follows links; an engine may have made anything in it
     key_file(paths, engine).unlink(missing_ok=True)

@@ -40,10 +40,11 @@ class Answer:
 
 
 class EngineUnreachable(EngineFailed):
-    """Nobody answers on the engine's socket, or not in time."""
+    """Nobody answers on the engine's socket, or not in time: `busy` when somebody listens and is only slow."""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, *, busy: bool = False) -> None:
         super().__init__("engine_unreachable", detail)
+        self.busy = busy
 
 
 class EngineClient:
@@ -93,6 +94,6 @@ class EngineClient:
                         raise EngineUnreachable(f"{method} {path} answered more than {LARGEST_ANSWER} bytes")
                 return Answer(response.status_code, b"".join(parts))
         except httpx.TimeoutException as error:
-            raise EngineUnreachable(f"{method} {path}: no answer in time") from error
+            raise EngineUnreachable(f"{method} {path}: no answer in time", busy=True) from error
         except httpx.HTTPError as error:
             raise EngineUnreachable(f"{method} {path}: {type(error).__name__} {error}".rstrip()) from error

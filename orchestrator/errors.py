@@ -12,6 +12,7 @@
       TimedOut              timed_out          exit 5, HTTP 504, retryable
       DaemonUnreachable     daemon_unreachable exit 6
       ModelFileError        model_file         HTTP 422
+      DatabaseFailed        database_failed    HTTP 503, retryable
       EngineError           engine
         EngineFailed        (a code per cause: see `orchestrator.runtimes`)
       ContainerError        HTTP 503, see containers.errors
@@ -31,6 +32,7 @@ __all__ = [
     "Conflict",
     "ContainerError",
     "DaemonUnreachable",
+    "DatabaseFailed",
     "DoesNotFit",
     "EngineFailed",
     "ModelFileError",
@@ -113,6 +115,13 @@ class ModelFileError(OutriderError):
     code = "model_file"
 
 
+class DatabaseFailed(OutriderError):
+    """The state database cannot be read or written now."""
+
+    code = "database_failed"
+    retryable = True
+
+
 class EngineFailed(OutriderError):
     """An engine did not come up or did not prove itself; `code` names the cause."""
 
@@ -164,7 +173,7 @@ def status(error: OutriderError) -> int:
             return 422
         case TimedOut():
             return 504
-        case ContainerError() | DaemonUnreachable():
+        case ContainerError() | DaemonUnreachable() | DatabaseFailed():
             return 503
         case _:
             return 500

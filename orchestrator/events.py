@@ -8,13 +8,13 @@ entries on disk, never the daemon.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 
 import structlog
 
 from orchestrator.clock import Clock
+from orchestrator.errors import DatabaseFailed
 from orchestrator.store import Store
 from orchestrator.views import Event
 
@@ -118,5 +118,5 @@ class Journal:
             return
         try:
             await self._store.append(batch)
-        except sqlite3.Error as error:
+        except DatabaseFailed as error:
             log.warning("journal_not_written", entries=len(batch), error=str(error))

@@ -17,6 +17,8 @@ from orchestrator.clock import Clock
 from orchestrator.rates import Rate
 from orchestrator.timing import Timing
 
+GATEWAYS_KEPT = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Drained:
@@ -46,8 +48,8 @@ class GatewayLink:
         self._timing = timing
         self._models: dict[str, ModelTraffic] = {}
         self._engines: dict[str, Mapping[str, Any]] = {}
-        self._gateway_id: str | None = None
-        self._last: dict[str, Mapping[str, Any]] = {}
+        self._last: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+        """The last counters of each gateway process, by its id: two overlap while one replaces the other."""
         self._last_at: float | None = None
 
     # reports in
@@ -55,21 +57,27 @@ class GatewayLink:
     def report(self, report: Mapping[str, Any]) -> None:
         """Take one report. Garbage in a field counts as nothing seen; a new gateway starts its counters anew."""
         now = self._clock.now()
-        gateway_id = str(report.get("gateway_id"))
-        if gateway_id != self._gateway_id:
-            self._gateway_id, self._last = gateway_id, {}
-        models = report.get("models")
-        for name, seen in (models if isinstance(models, Mapping) else {}).items():
-            if isinstance(seen, Mapping):
-                self._count(str(name), seen, now)
+        before = self._last.pop(str(report.get("gateway_id")), None)
+        if before is None and not self._is_young(report.get("uptime_s")):
+            # what a gateway saw before this daemon first heard of it says nothing about the present rate
+            before = _counters(report.get("models"))
+        present = _counters(report.get("models"))
+        for name, seen in present.items():
+            self._count(name, (before or {}).get(name, {}), seen, now)
+        self._last[str(report.get("gateway_id"))] = present
+        while len(self._last) > GATEWAYS_KEPT:
+            del self._last[next(iter(self._last))]
         engines = report.get("engines")
         self._engines = {
             str(k): v for k, v in (engines if isinstance(engines, Mapping) else {}).items() if isinstance(v, Mapping)
         }
         self._last_at = now
 
-    def _count(self, name: str, seen: Mapping[str, Any], now: float) -> None:
-        before = self._last.get(name, {})
+    def _is_young(self, uptime: object) -> bool:
+        """Whether a gateway began within the rate's window, so that all it counted is recent."""
+        return isinstance(uptime, int | float) and uptime <= self._timing.rate_window
+
+    def _count(self, name: str, before: Mapping[str, Any], seen: Mapping[str, Any], now: float) -> None:
         traffic = self._model(name)
         for key in ("arrivals", "completed", "failed", "rejected", "cancelled"):
             more = max(0, _int(seen.get(key)) - _int(before.get(key)))
@@ -78,7 +86,6 @@ class GatewayLink:
                 traffic.rate.add(more, now)
         traffic.in_flight = _int(seen.get("in_flight"))
         traffic.waiting = _int(seen.get("waiting"))
-        self._last[name] = dict(seen)
 
     def _model(self, name: str) -> ModelTraffic:
         if name not in self._models:
@@ -129,7 +136,9 @@ class GatewayLink:
         deadline = limit + self._timing.gateway_call
         try:
             async with httpx.AsyncClient(transport=transport, timeout=deadline, trust_env=False) as http:
-                answer = await http.post("http://gateway/drain", json={"engine": engine, "timeout_s": limit, "revision": revision})
+                answer = await http.post(
+                    "http://gateway/drain", json={"engine": engine, "timeout_s": limit, "revision": revision}
+                )
                 seen = answer.json()
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return Drained(True, None, "no_gateway")
@@ -139,6 +148,11 @@ class GatewayLink:
         if answer.status_code == httpx.codes.OK:
             return Drained(True, in_flight, "drained")
         return Drained(False, in_flight, "drain_timed_out")
+
+
+def _counters(models: object) -> dict[str, Mapping[str, Any]]:
+    found = models if isinstance(models, Mapping) else {}
+    return {str(name): dict(seen) for name, seen in found.items() if isinstance(seen, Mapping)}
 
 
 def _int(value: object) -> int:

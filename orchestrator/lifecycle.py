@@ -104,6 +104,8 @@ def _towards_running(situation: Situation, live: list[EngineFacts]) -> Decision[
     serving = next((e for e in live if e.generation == situation.serving), None)
     if serving is None:
         return _until_served(situation, live)
+    if serving.state is State.DRAINING:
+        return _about(Step.CONTINUE, "drain_called_off", serving)
     settled = situation.wanted in (None, serving.digest)
     for engine in live:
         halfway = not settled and engine.state in COMING and engine.digest == situation.wanted
@@ -111,6 +113,8 @@ def _towards_running(situation: Situation, live: list[EngineFacts]) -> Decision[
             return _about(Step.STOP, "superseded", engine)
     if settled:
         return Decision(Step.SETTLED, "serving", {"generation": serving.generation})
+    if _waits(situation):
+        return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.retry_in or 0.0, 3)})
     return Decision(Step.SWITCH, "plan_changed", {"generation": serving.generation, "plan": situation.wanted})
 
 
@@ -122,15 +126,19 @@ def _until_served(situation: Situation, live: list[EngineFacts]) -> Decision[Ste
     for engine in live:
         if situation.wanted not in (None, engine.digest):
             return _about(Step.STOP, "plan_changed", engine)
-    if live:
-        return _about(Step.CONTINUE, "start_unfinished", max(live, key=lambda e: e.generation))
     if situation.parked:
         return Decision(Step.WAIT, "parked")
-    if situation.retry_in is not None and situation.retry_in > 0:
-        return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.retry_in, 3)})
+    if _waits(situation):
+        return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.retry_in or 0.0, 3)})
+    if live:
+        return _about(Step.CONTINUE, "start_unfinished", max(live, key=lambda e: e.generation))
     if situation.wanted is None:
         return Decision(Step.PLAN, "no_plan")
     return Decision(Step.START, "not_running", {"plan": situation.wanted})
+
+
+def _waits(situation: Situation) -> bool:
+    return situation.retry_in is not None and situation.retry_in > 0
 
 
 def _about(step: Step, reason: str, engine: EngineFacts) -> Decision[Step]:

@@ -22,7 +22,7 @@ from orchestrator.file_facts import FileProblem, Files
 from orchestrator.model_files import FileReader
 from orchestrator.models import ModelEntry
 from orchestrator.paths import Paths
-from orchestrator.plan import Plan, Planned, Rejected
+from orchestrator.plan import Method, Plan, Planned, Rejected
 from orchestrator.views import ModelView
 
 SHOWN_REJECTIONS = 3
@@ -77,15 +77,15 @@ class Planning:
     async def plan(self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None) -> Plan:
         """The plan to launch, its image pinned to an id.
 
-        With `speculate` False, the plan of `running` without its speculation. Raises `DoesNotFit`, `Refused` (with
+        With `speculate` False the same without its speculation: that of `running`, or of what would be
+        planned now. Raises `DoesNotFit`, `Refused` (with
         the reasons of what came nearest), `ModelFileError` for a bad file, `ImageMissing`.
         """
         files = await self._files(entry)
-        if speculate or running is None:
-            found = await self.planned(entry, what_if=None if speculate else {"method": "none"})
-        else:
+        found = await self.planned(entry) if speculate or running is None else Planned(running)
+        if not speculate and found.plan is not None and found.plan.method is not Method.NONE:
             found = planner.without_speculation(
-                running,
+                found.plan,
                 entry,
                 self._admission.facts_for(entry.name),
                 self._catalogue,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.views import State
@@ -25,7 +25,7 @@ class RouteEngine:
     generation: int
     socket: str | None
     port: int | None
-    key: str
+    key: str = field(repr=False)
     plan: str
     method: str
     admit: bool

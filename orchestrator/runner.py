@@ -122,9 +122,11 @@ class Runner:
             proven = await self._unless_it_exits(engine, proof.prove(client, runtime, engine.plan, timing=self.timing))
         engine.move(State.READY)
         engine.ready_at = self.clock.now()
-        if self._refresh is not None:
-            await self._refresh()
-        self.admission.settle(engine.id)
+        try:
+            if self._refresh is not None:
+                await self._refresh()
+        finally:
+            self.admission.settle(engine.id)
         return proven
 
     async def _image(self, engine: Engine) -> None:

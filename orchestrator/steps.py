@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+
+import structlog
 
 from orchestrator import backoff, switching
 from orchestrator.admission import Admission, devices_of
@@ -17,10 +19,10 @@ from orchestrator.clock import Clock
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
-from orchestrator.errors import OutriderError, SwitchTooCostly
+from orchestrator.errors import DatabaseFailed, OutriderError, SwitchTooCostly
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
-from orchestrator.lifecycle import Step
+from orchestrator.lifecycle import COMING, Step
 from orchestrator.paths import Paths
 from orchestrator.plan import Method, Plan
 from orchestrator.planning import Planning
@@ -30,6 +32,8 @@ from orchestrator.store import Store
 from orchestrator.switching import Switch
 from orchestrator.timing import Timing
 from orchestrator.views import State, Why
+
+log = structlog.get_logger("steps")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,14 @@ class Cause:
 class Steps:
     """The steps of one deployment."""
 
-    def __init__(self, deployment: Deployment, context: Context, publish: Callable[[], None]) -> None:
+    def __init__(
+        self, deployment: Deployment, context: Context, publish: Callable[[], None], exited: Callable[[], None]
+    ) -> None:
+        """`publish` shows the present state to the gateway; `exited` is called when an engine's process ends."""
         self._d = deployment
         self._c = context
         self._publish = publish
+        self._exited = exited
         self._cause: Cause | None = None
 
     async def perform(self, decision: Decision[Step], cause: Cause | None) -> None:
@@ -115,7 +123,9 @@ class Steps:
         d = self._d
         self._seen(State.CREATING, "planning")
         try:
-            plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=d.wanted)
+            # the governor takes speculation off what runs; anybody else asks for what is best now
+            running = d.wanted if cause.automatic else None
+            plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=running)
         except OutriderError as error:
             if d.serving_engine is None:
                 self.record_failure(error, ran_for=0.0)
@@ -124,6 +134,8 @@ class Steps:
                 self._emit("plan_failed", f"{d.name}: {error.detail}", evidence={"by": cause.by, **error.evidence})
             return
         d.fresh = plan.digest
+        if d.serving_engine is None:
+            d.failures, d.reason = backoff.Failures(), None  # what was in the way of a plan no longer is
         before = d.wanted
         if before is not None and before.digest == plan.digest:
             self._emit(
@@ -190,23 +202,25 @@ class Steps:
             f"{engine.name}: {engine.plan.runtime} with {engine.plan.method}",
             evidence={"generation": engine.generation, "plan": engine.plan.digest},
         )
-        engine.on_exit = self._publish
+        engine.on_exit = self._exited
         try:
             proven = await self._c.runner.bring_up(engine, limit=d.entry.load_s or self._c.timing.load, seen=self._seen)
         except asyncio.CancelledError:
             if engine.state in (State.PULLING, State.CREATING):
                 engine.move(State.FAILED)  # cut off in the middle of a create: removed, not continued
             raise
-        except OutriderError as error:
+        except Exception as error:  # any: an engine that stays half made would be continued for ever
+            if not isinstance(error, OutriderError):
+                log.exception("start_crashed", engine=engine.name)
             d.last_log = await self._c.runner.tail(engine)
             engine.move(State.FAILED)
             self.record_failure(error, ran_for=0.0)
             return False
         seconds = self._c.clock.now() - started
         now = self._c.clock.wall()
-        await self._c.store.mark_proven(engine.id, now)
+        await self._noted(self._c.store.mark_proven(engine.id, now))
         if fresh:
-            await self._c.store.record_start(engine.plan.digest, d.name, seconds, now)
+            await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
             d.last_start_s = seconds
         d.reason = None
         self._promote(engine)
@@ -281,9 +295,9 @@ class Steps:
             old.admit = False
             self._publish()
             await self._stop(old, "switch")
-        new = await self._new_engine(plan)
-        if not await self._bring_up(new):
-            self._take_back(old, new)
+        new = await self._arriving(plan)
+        if new is None or not await self._bring_up(new):
+            self._take_back(old)
             return
         if decision.action is Switch.MAKE_BEFORE_BREAK:
             old.admit = False
@@ -302,6 +316,17 @@ class Steps:
         )
         if old in d.live():
             await self._stop(old, "superseded")
+
+    async def _arriving(self, plan: Plan) -> Engine | None:
+        """The engine to switch to: one that an earlier, cut-off switch began, else a new one; None when none can be."""
+        for engine in self._d.live():
+            if engine.state in COMING and engine.plan.digest == plan.digest:
+                return engine
+        try:
+            return await self._new_engine(plan)
+        except OutriderError as error:
+            self.record_failure(error, ran_for=0.0)
+            return None
 
     async def _how(self, plan: Plan, cause: Cause) -> Decision[Switch]:
         devices = devices_of(plan, self._c.admission.facts_for(self._d.name))
@@ -322,7 +347,7 @@ class Steps:
         )
         self._emit(code, error.detail, kind="switch", evidence=error.evidence)
 
-    def _take_back(self, old: Engine, new: Engine) -> None:
+    def _take_back(self, old: Engine) -> None:
         """The new engine did not come up: the old plan is wanted again, and serves on if it still runs."""
         d = self._d
         self._stay_with(old.plan, "taken_back")
@@ -333,9 +358,9 @@ class Steps:
             d.failures = replace(d.failures, retry_at=None, parked=False)
         self._emit(
             "switch_taken_back",
-            f"{d.name}: generation {new.generation} did not come up; back to {old.plan.method}",
+            f"{d.name}: the new engine did not come up; back to {old.plan.method}",
             kind="switch",
-            evidence={"generation": new.generation, "code": None if d.reason is None else d.reason.code},
+            evidence={"from": old.generation, "code": None if d.reason is None else d.reason.code},
         )
 
     def _stay_with(self, plan: Plan, outcome: str) -> None:
@@ -377,6 +402,7 @@ class Steps:
             d.last_log = await self._c.runner.tail(engine)
             error = await self._c.runner.why_it_ended(engine)
             self.record_failure(error, ran_for=self._c.clock.now() - engine.ready_at)
+            engine.ready_at = None  # counted: a clean-up that has to be tried again is no second failure
             d.restarts += 1
         await self._gone(engine, "failed")
 
@@ -385,13 +411,20 @@ class Steps:
             self._d.last_log = await self._c.runner.tail(engine)
         # once begun, a removal is finished: a half-removed container is nobody's
         await asyncio.shield(self._c.runner.take_down(engine))
-        await self._c.store.forget_engine(engine.id)
+        await self._noted(self._c.store.forget_engine(engine.id))
         engine.state = State.STOPPED
         if self._d.serving == engine.generation:
             self._d.serving = None
         self._d.engines.remove(engine)
         self._emit("stopped", f"{engine.name} is gone ({reason})", evidence={"generation": engine.generation})
         self._publish()
+
+    async def _noted(self, note: Awaitable[None]) -> None:
+        """A note for later that must not keep anything from going on: a full disk costs history, not service."""
+        try:
+            await note
+        except DatabaseFailed as error:
+            self._emit("not_noted", f"{self._d.name}: {error.detail}", kind="daemon", evidence={"hint": error.hint})
 
 
 def _log_kept(deployment: Deployment, engine: Engine) -> bool:

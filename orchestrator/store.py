@@ -20,6 +20,7 @@ from typing import Any
 
 import aiosqlite
 
+from orchestrator.errors import DatabaseFailed
 from orchestrator.views import Desired, Event
 
 SCHEMA_VERSION = 1
@@ -59,12 +60,36 @@ class Store:
 
     @classmethod
     async def open(cls, path: Path) -> Store:
-        """Open or create the database; an unreadable one is renamed to `*.unreadable-N` first."""
+        """Open or create the database; a corrupt one is renamed to `*.unreadable-N` first.
+
+        Raises `DatabaseFailed` for anything else: a database that is locked, or on a full disk, is
+        a good one.
+        """
         try:
             return cls(await _connect(path), None)
-        except sqlite3.DatabaseError:
-            aside = _set_aside(path)
+        except sqlite3.Error as error:
+            if not _corrupt(error):
+                raise _failed("opened", error) from error
+        aside = _set_aside(path)
+        try:
             return cls(await _connect(path), aside)
+        except sqlite3.Error as error:
+            raise _failed("made anew", error) from error
+
+    async def _read(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        try:
+            return list(await self._db.execute_fetchall(query, values))
+        except sqlite3.Error as error:
+            raise _failed("read", error) from error
+
+    async def _write(self, query: str, values: Sequence[object] = ()) -> int:
+        """One durable statement; the number of rows it touched."""
+        try:
+            cursor = await self._db.execute(query, values)
+            await self._db.commit()
+        except sqlite3.Error as error:
+            raise _failed("written", error) from error
+        return cursor.rowcount
 
     async def close(self) -> None:
         await self._db.close()
@@ -72,59 +97,53 @@ class Store:
     # desired state
 
     async def desired(self) -> Sequence[DesiredRow]:
-        rows = await self._db.execute_fetchall("SELECT deployment, desired, author FROM desired ORDER BY deployment")
+        rows = await self._read("SELECT deployment, desired, author FROM desired ORDER BY deployment")
         return [DesiredRow(r[0], Desired(r[1]), r[2]) for r in rows if r[1] in set(Desired)]
 
     async def set_desired(self, deployment: str, desired: Desired, author: str, at: float) -> None:
-        await self._db.execute(
+        await self._write(
             "INSERT INTO desired VALUES (?, ?, ?, ?) ON CONFLICT (deployment) DO UPDATE"
             " SET desired = excluded.desired, author = excluded.author, at = excluded.at",
             (deployment, desired.value, author, at),
         )
-        await self._db.commit()
 
     async def forget(self, deployment: str) -> None:
         """Forget what was desired of a deployment that is no longer defined. Its generations go on counting."""
-        await self._db.execute("DELETE FROM desired WHERE deployment = ?", (deployment,))
-        await self._db.commit()
+        await self._write("DELETE FROM desired WHERE deployment = ?", (deployment,))
 
     # generations
 
     async def next_generation(self, deployment: str, at_least: int = 1) -> int:
         """A number never used for this deployment before; `at_least` covers what containers' labels show."""
-        rows = list(await self._db.execute_fetchall("SELECT last FROM generation WHERE deployment = ?", (deployment,)))
-        number = max(at_least, (rows[0][0] if rows else 0) + 1)
-        await self._db.execute(
+        rows = await self._read("SELECT last FROM generation WHERE deployment = ?", (deployment,))
+        number: int = max(at_least, (rows[0][0] if rows else 0) + 1)
+        await self._write(
             "INSERT INTO generation VALUES (?, ?) ON CONFLICT (deployment) DO UPDATE SET last = excluded.last",
             (deployment, number),
         )
-        await self._db.commit()
         return number
 
     # what engines have shown
 
     async def proven(self) -> frozenset[str]:
         """Ids of engines that were ready once."""
-        return frozenset(r[0] for r in await self._db.execute_fetchall("SELECT engine FROM proven"))
+        return frozenset(r[0] for r in await self._read("SELECT engine FROM proven"))
 
     async def mark_proven(self, engine: str, at: float) -> None:
-        await self._db.execute("INSERT OR REPLACE INTO proven VALUES (?, ?)", (engine, at))
-        await self._db.commit()
+        await self._write("INSERT OR REPLACE INTO proven VALUES (?, ?)", (engine, at))
 
     async def forget_engine(self, engine: str) -> None:
-        await self._db.execute("DELETE FROM proven WHERE engine = ?", (engine,))
-        await self._db.commit()
+        await self._write("DELETE FROM proven WHERE engine = ?", (engine,))
 
     async def record_start(self, plan: str, deployment: str, seconds: float, at: float) -> None:
         """How long a start took, from create to ready."""
-        await self._db.execute("INSERT INTO starts VALUES (?, ?, ?, ?)", (plan, deployment, seconds, at))
-        await self._db.commit()
+        await self._write("INSERT INTO starts VALUES (?, ?, ?, ?)", (plan, deployment, seconds, at))
 
     async def start_seconds(self, plan: str, deployment: str) -> float | None:
         """The longest of the last five starts of this plan, else of this deployment; None when never seen."""
         for column, value in (("plan", plan), ("deployment", deployment)):
             query = f"SELECT seconds FROM starts WHERE {column} = ? ORDER BY at DESC LIMIT 5"  # noqa: S608 - column is ours
-            rows = [r[0] for r in await self._db.execute_fetchall(query, (value,))]
+            rows = [r[0] for r in await self._read(query, (value,))]
             if rows:
                 return float(max(rows))
         return None
@@ -133,53 +152,54 @@ class Store:
 
     async def revision(self, at_least: int) -> int:
         """A revision above every earlier one: the gateway refuses to go back."""
-        rows = list(await self._db.execute_fetchall("SELECT value FROM meta WHERE key = 'revision'"))
+        rows = await self._read("SELECT value FROM meta WHERE key = 'revision'")
         number = max(at_least, (int(rows[0][0]) if rows else 0) + 1)
-        await self._db.execute("INSERT OR REPLACE INTO meta VALUES ('revision', ?)", (str(number),))
-        await self._db.commit()
+        await self._write("INSERT OR REPLACE INTO meta VALUES ('revision', ?)", (str(number),))
         return number
 
     # the journal
 
     async def append(self, events: Sequence[Event]) -> None:
-        await self._db.executemany(
-            "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    e.sequence,
-                    e.at,
-                    e.host,
-                    e.boot_id,
-                    e.kind,
-                    e.code,
-                    e.text,
-                    e.deployment,
-                    json.dumps(dict(e.evidence)),
-                )
-                for e in events
-            ],
-        )
-        await self._db.commit()
+        try:
+            await self._db.executemany(
+                "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", [_row(e) for e in events]
+            )
+            await self._db.commit()
+        except sqlite3.Error as error:
+            raise _failed("written", error) from error
 
     async def journal(self, since: int = 0, limit: int = 1000) -> Sequence[Event]:
         """The newest `limit` entries after `since`, oldest first."""
-        rows = await self._db.execute_fetchall(
+        rows = await self._read(
             "SELECT sequence, at, host, boot_id, kind, code, text, deployment, evidence FROM journal"
             " WHERE sequence > ? ORDER BY sequence DESC LIMIT ?",
             (since, limit),
         )
-        return [_event(r) for r in reversed(list(rows))]
+        return [_event(r) for r in reversed(rows)]
 
     async def compact(self) -> int:
-        """Drop journal entries beyond the newest `JOURNAL_KEPT` and starts beyond a thousand; how many went."""
-        cursor = await self._db.execute(
+        """Drop journal entries beyond the newest `JOURNAL_KEPT` and starts beyond a thousand; how many entries went."""
+        gone = await self._write(
             "DELETE FROM journal WHERE sequence <= (SELECT MAX(sequence) FROM journal) - ?", (JOURNAL_KEPT,)
         )
-        await self._db.execute(
+        await self._write(
             "DELETE FROM starts WHERE rowid NOT IN (SELECT rowid FROM starts ORDER BY at DESC LIMIT 1000)"
         )
-        await self._db.commit()
-        return cursor.rowcount
+        return gone
+
+
+def _row(event: Event) -> tuple[object, ...]:
+    return (
+        event.sequence,
+        event.at,
+        event.host,
+        event.boot_id,
+        event.kind,
+        event.code,
+        event.text,
+        event.deployment,
+        json.dumps(dict(event.evidence)),
+    )
 
 
 def _event(row: Any) -> Event:
@@ -193,12 +213,33 @@ async def _connect(path: Path) -> aiosqlite.Connection:
         await db.execute("PRAGMA journal_mode = WAL")
         await db.execute("PRAGMA synchronous = FULL")
         await db.executescript(_SCHEMA)
+        # a page that is damaged further in shows here, and not in the middle of something
+        problems = [row[0] for row in await db.execute_fetchall("PRAGMA quick_check(1)")]
+        if problems != ["ok"]:
+            raise sqlite3.DatabaseError(f"{_MALFORMED}: {problems[0]}")
         await db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
         await db.commit()
     except BaseException:
         await db.close()
         raise
     return db
+
+
+_MALFORMED = "database disk image is malformed"
+
+
+def _corrupt(error: sqlite3.Error) -> bool:
+    """Whether the file itself is bad, and not the moment."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    return primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _MALFORMED in str(error)
+
+
+def _failed(what: str, error: sqlite3.Error) -> DatabaseFailed:
+    return DatabaseFailed(
+        f"the state database cannot be {what}: {error}",
+        hint="look at the free space of the state folder (`df`), and at who else has the file open (`lsof`)",
+    )
 
 
 def _set_aside(path: Path) -> Path:

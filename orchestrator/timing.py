@@ -41,6 +41,7 @@ class Timing:
     report_period: float = 0.5
     link_retry: float = 0.5
     link_retry_max: float = 5.0
+    held_backoff: float = 15.0  # requests wait over a back-off that is no longer than this
     hold: float = 600.0
     held_stream_comment: float = 10.0
 
@@ -65,5 +66,6 @@ _SCALED = (
     "report_period",
     "link_retry",
     "link_retry_max",
+    "held_backoff",
     "held_stream_comment",
 )

@@ -24,34 +24,11 @@ from orchestrator.errors import Conflict, DoesNotFit, NotFound
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.jobs import Handle, Jobs
 from orchestrator.paths import LONGEST_NAME, LONGEST_SOCKET, Paths, find, prepare
-from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan
 from orchestrator.routing import Route, RouteEngine, RoutingTable
 from orchestrator.timing import Timing
 from orchestrator.views import JobState, State
+from tests.daemon.world import a_plan
 from tests.waiting import until
-
-
-def a_plan(total: int = 1, devices: tuple[str, ...] = ()) -> Plan:
-    memory = ExpectedMemory(weights=total, kv=0, state=0, drafter=0, compute=0, total=total, budget=None)
-    return Plan(
-        model="m",
-        variant="v",
-        runtime="llama.cpp",
-        runtime_version=None,
-        image="sha256:0",
-        method=Method.NONE,
-        draft_tokens=0,
-        drafter=None,
-        context=1,
-        parallel=1,
-        argv=(),
-        env={},
-        devices=devices,
-        mounts=(),
-        expected_memory=memory,
-        evidence=Evidence.UNTRIED,
-    )
-
 
 # routing
 
@@ -88,6 +65,7 @@ async def test_an_unchanged_route_makes_no_new_table() -> None:
 
 REPORT: dict[str, Any] = {
     "gateway_id": "g1",
+    "uptime_s": 1.0,
     "models": {"m": {"arrivals": 5, "completed": 4, "in_flight": 1, "waiting": 2}},
     "engines": {"e": {"in_flight": 1}},
 }
@@ -110,8 +88,25 @@ def test_counters_are_taken_as_differences(tmp_path: Path) -> None:
 def test_a_new_gateway_starts_its_counters_anew(tmp_path: Path) -> None:
     gateway = link(tmp_path)
     gateway.report(REPORT)
-    gateway.report({"gateway_id": "g2", "models": {"m": {"arrivals": 3}}})
+    gateway.report({"gateway_id": "g2", "uptime_s": 0.5, "models": {"m": {"arrivals": 3}}})
     assert gateway.totals()["m"]["arrivals"] == 8
+
+
+def test_what_a_gateway_saw_before_is_no_storm(tmp_path: Path) -> None:
+    """A new daemon hears of a gateway that has been up for a day."""
+    gateway = link(tmp_path)
+    gateway.report({**REPORT, "uptime_s": 90_000, "models": {"m": {"arrivals": 100_000}}})
+    assert gateway.rate("m") == 0
+    gateway.report({**REPORT, "uptime_s": 90_001, "models": {"m": {"arrivals": 100_020}}})
+    assert gateway.rate("m") == 2.0
+
+
+def test_two_gateways_that_report_in_turn_are_no_storm(tmp_path: Path) -> None:
+    gateway = link(tmp_path)
+    for _ in range(5):
+        gateway.report({**REPORT, "models": {"m": {"arrivals": 10}}})
+        gateway.report({**REPORT, "gateway_id": "g2", "models": {"m": {"arrivals": 1}}})
+    assert gateway.totals()["m"]["arrivals"] == 11
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_good_running_forgets_earlier_failures() -> None:
 
 def test_what_repetition_cannot_heal_is_parked() -> None:
     parked = backoff.failed(backoff.Failures(), now=0.0, ran_for=0.0, retryable=False, timing=TIMING, spread=0.0)
-    assert parked == backoff.Failures(1, None, parked=True)
+    assert (parked.count, parked.retry_at, parked.parked) == (1, None, True)
 
 
 # adoption
@@ -53,7 +53,8 @@ GOOD = {
     "conmon_alive": True,
     "plan_readable": True,
     "key_present": True,
-    "wanted": True,
+    "defined": True,
+    "stopped": False,
     "proven": True,
     "superseded": False,
 }
@@ -71,7 +72,8 @@ GOOD = {
         ({"conmon_alive": False}, Adoption.REMOVE, "conmon_dead"),
         ({"plan_readable": False}, Adoption.REMOVE, "plan_unreadable"),
         ({"key_present": False}, Adoption.REMOVE, "key_lost"),
-        ({"wanted": False}, Adoption.REMOVE, "not_desired"),
+        ({"defined": False}, Adoption.REMOVE, "not_defined"),
+        ({"stopped": True}, Adoption.REMOVE, "desired_stopped"),
         ({"superseded": True, "proven": False}, Adoption.REMOVE, "superseded"),
         ({"superseded": True}, Adoption.ADOPT, "running_and_proven"),
     ],

@@ -1,0 +1,104 @@
+"""Putting the daemon's parts together: locks, database, host, Podman, planner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from containers.podman import Podman
+from containers.ports import Ports
+from hosts.bootid import boot_id
+from hosts.facts import Problem
+from orchestrator import locks
+from orchestrator.admission import Admission
+from orchestrator.clock import Clock
+from orchestrator.config import Config
+from orchestrator.events import Journal
+from orchestrator.gateway_link import GatewayLink
+from orchestrator.host_watch import HostWatch
+from orchestrator.paths import Paths
+from orchestrator.planning import Planning
+from orchestrator.routing import RoutingTable
+from orchestrator.runner import Identity, Runner
+from orchestrator.steps import Context
+from orchestrator.store import DesiredRow, Store
+from orchestrator.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What `assemble` put together. `closing` ends all of it, in order."""
+
+    config: Config
+    version: str
+    boot_id: str
+    podman: Podman
+    host: HostWatch
+    planning: Planning
+    context: Context
+    desired: Sequence[DesiredRow]
+    revive: Callable[[], Awaitable[None]] | None
+    closing: AsyncExitStack
+
+
+async def assemble(
+    paths: Paths,
+    config: Config,
+    *,
+    podman_socket: str,
+    revive: Callable[[], Awaitable[None]] | None,
+    clock: Clock,
+    timing: Timing,
+    version: str,
+) -> Parts:
+    """Take the locks, open the database, look at the host.
+
+    `revive` starts a Podman service of our own again; None when Podman is not ours to start.
+    Raises `Conflict` when another daemon has the folder, `DatabaseFailed`; nothing stays open then.
+    """
+    async with AsyncExitStack() as closing:
+        held = await asyncio.to_thread(locks.take_state, paths.state_dir)
+        closing.callback(held.release)
+        host = await HostWatch.start(config.host.name, clock, timing)
+        closing.push_async_callback(host.close)
+        store = await Store.open(paths.database)
+        closing.push_async_callback(store.close)
+        podman = Podman(podman_socket, call_timeout=timing.podman_call)
+        closing.push_async_callback(podman.close)
+        for lock in _lock_gpus(host):
+            closing.callback(lock.release)
+        boot, name = boot_id() or "unknown", host.facts().host
+        last = await store.journal(limit=1)
+        journal = Journal(store, clock, host=name, boot_id=boot, last=last[-1].sequence if last else 0)
+        closing.push_async_callback(journal.flush)
+        if store.set_aside is not None:
+            journal.emit("daemon", "database_set_aside", f"the database was unreadable and is now {store.set_aside}")
+        revision = await store.revision(int(clock.wall() * 1000))
+        gateway = GatewayLink(paths.gateway_socket, clock, timing)
+        admission = Admission(host.facts, config.host.engine_memory)
+        planning = Planning(paths, config, admission, podman)
+        runner = Runner(
+            podman=podman,
+            paths=paths,
+            identity=Identity(paths.owner, name),
+            admission=admission,
+            gateway=gateway,
+            ports=Ports(clock.now),
+            clock=clock,
+            timing=timing,
+            refresh=host.read,
+        )
+        routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)
+        context = Context(paths, clock, timing, store, journal, routing, gateway, admission, planning, runner)
+        desired = await store.desired()
+        return Parts(config, version, boot, podman, host, planning, context, desired, revive, closing.pop_all())
+
+
+def _lock_gpus(host: HostWatch) -> Sequence[locks.Lock]:
+    """The locks on this host's GPUs; one that another daemon holds is a problem of the host."""
+    held, refused = locks.take_gpus(a.pci for a in host.facts().accelerators)
+    for address, error in refused.items():
+        host.add_problem(Problem("gpu_locked", None, f"GPU {address}: {error.detail}", error.hint))
+    return held

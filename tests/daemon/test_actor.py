@@ -1,0 +1,215 @@
+"""The task that owns a deployment, at its bad moments: no hot loop, no dead end, no lost wish."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from containers.errors import PodmanFailed, PodmanUnreachable
+from orchestrator.errors import DatabaseFailed, ModelFileError
+from orchestrator.routing import Route
+from orchestrator.steps import Cause
+from orchestrator.store import Store
+from orchestrator.views import Desired, State
+from tests.daemon.world import LIMIT, World, a_plan, an_entry
+from tests.waiting import until
+
+OTHER = a_plan(argv=("--other",))
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    with structlog.testing.capture_logs():
+        made = await World.open(tmp_path)
+        yield made
+        await made.close()
+
+
+async def some_rounds(world: World) -> None:
+    """Let a loop that does not pause show itself: hundreds of turns of the event loop."""
+    for _ in range(300):
+        await asyncio.sleep(0)
+    await world.journal.flush()
+    for _ in range(300):
+        await asyncio.sleep(0)
+
+
+async def test_a_crash_loses_its_route_in_the_same_moment(world: World) -> None:
+    """At the full time scale, where the next round would be five seconds away."""
+    engine = await world.started()
+    begun = world.clock.now()
+    world.runner.kill()
+    await until(lambda: not any(e.admit for e in world.route().engines), LIMIT, "the route is gone")
+    await world.until_code("engine_ended")
+    assert world.clock.now() - begun < 0.3
+    await until(lambda: world.d.serving not in (None, engine.generation), LIMIT, "a new engine serves")
+
+
+async def test_requests_are_held_over_the_first_pause_after_a_crash(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await world.started()
+    seen: list[Route] = []
+    publish = world.routing.publish
+
+    def spy(name: str, route: Route | None) -> bool:
+        if route is not None:
+            seen.append(route)
+        return publish(name, route)
+
+    monkeypatch.setattr(world.routing, "publish", spy)
+    world.runner.kill()
+    await until(lambda: world.d.serving not in (None, engine.generation), LIMIT, "a new engine serves")
+    assert all(route.hold or any(e.admit for e in route.engines) for route in seen), seen
+
+
+async def test_a_long_pause_is_refused_instead_of_held(world: World) -> None:
+    world.runner.fail_up = PodmanFailed("no")
+    world.run()
+    await asyncio.sleep(0)
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.d.failures.count >= 1, LIMIT, "a failure")
+    world.d.failures = replace(world.d.failures, retry_at=world.clock.now() + 100, delay=100.0)
+    route = world.route()
+    assert (route.hold, route.retry_after_s) == (False, 100.0)
+
+
+async def test_a_restart_without_podman_pauses_between_tries(world: World) -> None:
+    await world.started()
+    world.runner.fail_down = PodmanUnreachable("down")
+    await world.actor.restart()
+    await until(lambda: world.runner.downs == 1, LIMIT, "a try")
+    await some_rounds(world)
+    assert world.runner.downs == 1
+    assert world.d.reason is not None
+    assert world.d.reason.code == "podman_unreachable"
+
+
+async def test_an_error_of_the_system_in_a_start_is_backed_off_from(world: World) -> None:
+    world.runner.fail_up = FULL
+    world.run()
+    await asyncio.sleep(0)
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.runner.downs == 1, LIMIT, "what was left is cleaned")
+    await some_rounds(world)
+    assert world.runner.ups == 1
+    assert world.d.engines == []
+
+
+async def test_an_error_of_the_system_in_a_switch_keeps_the_old_engine(world: World) -> None:
+    engine = await world.started()
+    world.runner.fail_up, world.planner.answer = FULL, OTHER
+    await world.actor.replan(Cause("apply", "t"))
+    await world.until_code("switch_taken_back")
+    await until(lambda: len(world.d.engines) == 1, LIMIT, "the new engine's rest is gone")
+    await some_rounds(world)
+    assert world.runner.ups == 2
+    assert world.d.serving == engine.generation
+    assert any(e.admit for e in world.route().engines)
+
+
+async def test_a_full_disk_costs_a_switch_and_not_the_service(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await world.started()
+    await world.store._db.execute("PRAGMA query_only = ON")
+    world.planner.answer = OTHER
+    await world.actor.replan(Cause("apply", "t"))
+    await world.until_code("switch_taken_back")
+    assert world.d.serving == engine.generation
+    await world.actor.set_desired(Desired.STOPPED, "t")
+    await until(lambda: world.d.engines == [], LIMIT, "a stop goes through all the same")
+    assert "not_noted" in await world.codes()
+
+
+async def test_a_mended_file_and_a_new_plan_end_the_waiting(world: World) -> None:
+    world.planner.answer = ModelFileError("no file")
+    world.run()
+    await asyncio.sleep(0)
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.d.failures.parked, LIMIT, "parked")
+    world.planner.answer = a_plan()
+    await world.actor.define(an_entry(context=7), Cause("reload", "configuration"))
+    await until(lambda: world.d.serving is not None, LIMIT, "an engine serves")
+    assert world.d.reason is None
+
+
+async def test_a_cancellation_in_the_middle_of_an_abort_ends_the_actor(world: World) -> None:
+    world.runner.create_may_end = asyncio.Event()
+    world.run()
+    await asyncio.sleep(0)
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.runner.ups == 1, LIMIT, "a create is on its way")
+    await world.actor.set_desired(Desired.STOPPED, "t")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert world.task is not None
+    world.task.cancel()
+    world.runner.create_may_end.set()
+    done, _ = await asyncio.wait([world.task], timeout=LIMIT)
+    assert done, "a daemon that is told to end must end"
+
+
+async def test_a_restart_ends_a_drain(world: World) -> None:
+    engine = await world.started()
+    await world.actor.drain()
+    assert not any(e.admit for e in world.route().engines)
+    await world.actor.restart()
+    await until(lambda: world.d.serving not in (None, engine.generation), LIMIT, "a new engine serves")
+    assert any(e.admit for e in world.route().engines)
+
+
+async def test_a_clean_up_that_is_tried_again_is_one_failure(world: World) -> None:
+    await world.started()
+    world.runner.fail_down = PodmanFailed("busy")
+    world.runner.kill()
+    await until(lambda: world.runner.downs >= 2, LIMIT, "two tries")
+    assert (world.d.failures.count, world.d.restarts) == (1, 1)
+
+
+async def test_a_switch_called_off_in_its_drain_is_no_dead_end(world: World) -> None:
+    """Break before make, a stop while it drains, and the same plan wanted again before the actor looked."""
+    old = await world.started()
+    world.runner.drain_may_end, world.memory.left = asyncio.Event(), 0
+    world.planner.answer = OTHER
+    await world.actor.replan(Cause("apply", "t"))
+    await until(lambda: old.state is State.DRAINING, LIMIT, "draining for the switch")
+    world.planner.answer = old.plan
+    wishes = [
+        asyncio.ensure_future(wish)
+        for wish in (
+            world.actor.set_desired(Desired.STOPPED, "t"),
+            world.actor.set_desired(Desired.RUNNING, "t"),
+            world.actor.replan(Cause("apply", "t")),
+        )
+    ]
+    await asyncio.wait(wishes)
+    world.runner.drain_may_end.set()
+    await until(lambda: any(e.admit for e in world.route().engines), LIMIT, "requests are admitted again")
+
+
+async def test_a_stop_leaves_nothing_and_a_halt_leaves_the_wish(world: World) -> None:
+    await world.started()
+    await world.actor.halt()
+    await asyncio.wait_for(world.actor.settled(), LIMIT)
+    assert (world.d.engines, world.d.desired) == ([], Desired.RUNNING)
+
+
+async def test_a_database_that_is_only_locked_is_no_bad_one(tmp_path: Path) -> None:
+    path = tmp_path / "o.db"
+    store = await Store.open(path)
+    await store.set_desired("m", Desired.RUNNING, "t", 1.0)
+    await store.close()
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA journal_mode = DELETE")
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(DatabaseFailed) as refused:
+        await Store.open(path)
+    other.close()
+    assert refused.value.retryable
+    assert path.exists()
