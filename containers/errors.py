@@ -10,10 +10,10 @@ The root lives here because `containers` may import nothing above itself, and
         ImageMissing          image_missing
         ImageUnnamed          image_unnamed
         NameInUse             name_in_use          retryable (under another name)
-        ContainerMissing      container_missing
+        ContainerMissing      container_missing    retryable
         DeviceUnavailable     device_unavailable
         SpecRefused           spec_refused
-        PodmanFailed          podman_failed
+        PodmanFailed          podman_failed        retryable
       (orchestrator.errors holds the others)
 """
 
@@ -88,9 +88,10 @@ class NameInUse(ContainerError):
 
 
 class ContainerMissing(ContainerError):
-    """No container has this id."""
+    """No container has this id (any more)."""
 
     code = "container_missing"
+    retryable = True
 
 
 class DeviceUnavailable(ContainerError):
@@ -106,6 +107,7 @@ class SpecRefused(ContainerError):
 
 
 class PodmanFailed(ContainerError):
-    """Podman answered with an error that has no class of its own."""
+    """Podman answered with an error that has no class of its own: often a passing one."""
 
     code = "podman_failed"
+    retryable = True

@@ -154,12 +154,14 @@ def no_plan(entry: ModelEntry, found: Planned, files: Files) -> OutriderError:
     evidence = {"rejected": [f"{r.runtime} {r.variant} {r.method}: {r.text}" for r in found.rejected[:10]]}
     text = "; ".join(f"{r.runtime} with {r.method}: {r.text}" for r in nearest) or "no runtime and image for this host"
     codes = {r.code for r in found.rejected}
-    kind = DoesNotFit if DoesNotFit.code in codes else Refused
-    return kind(
+    too_big = DoesNotFit.code in codes
+    error = (DoesNotFit if too_big else Refused)(
         f"nothing can be launched for {entry.name}: {text}",
         hint=f"{_next_step(codes)}`outrider plan {entry.name}` shows everything that was tried",
         evidence=evidence,
     )
+    error.retryable = too_big  # it may fit when something else has gone
+    return error
 
 
 def _next_step(codes: Set[str]) -> str:

@@ -12,6 +12,7 @@ by their labels, so what is lost is a person's `desired` and the history.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -208,6 +209,8 @@ def _event(row: Any) -> Event:
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:
+    # the journal is for the daemon's own group of people: nobody else may read it
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     db = await aiosqlite.connect(path)
     try:
         await db.execute("PRAGMA journal_mode = WAL")

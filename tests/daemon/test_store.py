@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from pathlib import Path
 
 import pytest
@@ -131,4 +132,27 @@ async def test_a_database_that_cannot_be_written_costs_entries_on_disk_only(tmp_
     entries.emit("k", "code", "text")
     await entries.flush()
     assert [e.code for e in await read(entries)] == ["code"]
+    await store.close()
+
+
+async def test_nobody_else_may_read_the_database(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "a.db")
+    await store.set_desired("m", Desired.RUNNING, "ann", 1.0)
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert modes == {"a.db": 0o600, "a.db-wal": 0o600, "a.db-shm": 0o600}
+    await store.close()
+
+
+async def test_damage_further_in_is_found_at_the_door(tmp_path: Path) -> None:
+    """A bad page in the middle must not stop a daemon half way up."""
+    path = tmp_path / "a.db"
+    store = await Store.open(path)
+    for number in range(300):
+        await store.record_start(f"plan-{number}" * 20, "m", 1.0, number)
+    await store.close()
+    content = bytearray(path.read_bytes())
+    content[8192 : 8192 + 4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    store = await Store.open(path)
+    assert store.set_aside is not None
     await store.close()
