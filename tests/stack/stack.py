@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import httpx
 
+from containers import service
 from orchestrator.paths import Paths, find, prepare
 from tests.waiting import until_sync
 
@@ -56,8 +57,11 @@ def model_toml(entry: Mapping[str, object]) -> str:
 class Stack:
     """One Outrider. Use as a context manager."""
 
-    def __init__(self, podman_socket: str, *, scale: float = 0.05, settings: str = "", gateway: bool = True) -> None:
-        self.podman_socket = podman_socket
+    def __init__(
+        self, podman_socket: str | None, *, scale: float = 0.05, settings: str = "", gateway: bool = True
+    ) -> None:
+        """Without a Podman socket the daemon finds or starts a service of its own."""
+        self._podman_socket = podman_socket
         self.folder = Path(tempfile.mkdtemp(prefix="or-stack-"))
         self.paths: Paths = prepare(find(state_dir=self.folder))
         self.scale = scale
@@ -74,8 +78,8 @@ class Stack:
         self.paths.config_file.write_text(
             f'[gateway]\nlisten = "127.0.0.1:{self.gateway_port}"\nops_listen = "127.0.0.1:{self.ops_port}"\n'
             f'[api]\nlisten = "127.0.0.1:{self.api_port}"\n'
-            f'[podman]\nsocket = "{self.podman_socket}"\n'
-            f"[timing]\nscale = {self.scale}\n{more}"
+            + ("" if self._podman_socket is None else f'[podman]\nsocket = "{self._podman_socket}"\n')
+            + f"[timing]\nscale = {self.scale}\n{more}"
         )
 
     def put_file(self, model: str, source: Path) -> str:
@@ -120,6 +124,10 @@ class Stack:
             ]
         data["speculation"] = spec
         (self.paths.models_d / f"{name}.toml").write_text(model_toml(data))
+
+    @property
+    def podman_socket(self) -> str:
+        return self._podman_socket or str(self.paths.podman_socket)
 
     # processes
 
@@ -278,6 +286,10 @@ class Stack:
         left = self.containers()
         if left:
             self.podman("rm", "-f", "-t", "0", *left)
+        own = service.running(self.paths.run_dir)
+        if own is not None:
+            os.kill(own, signal.SIGTERM)
+            until_sync(lambda: service.running(self.paths.run_dir) is None, LIMIT, "the Podman service ends")
         if os.path.realpath(self.paths.run_dir) != os.path.realpath(self.folder / "run"):
             shutil.rmtree(self.paths.run_dir, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from containers import service
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.stack.conftest import MakeStack
@@ -122,6 +124,22 @@ def test_a_daemon_killed_in_the_middle_of_a_stop_finishes_it(
         until_sync(lambda: stack.deployment("m")["state"] == "stopped", 20, "stopped")
         until_sync(lambda: stack.containers() == [], 20, "no container")
         assert list(stack.paths.engines.iterdir()) == []
+
+
+def test_a_podman_service_of_our_own_comes_back(embedded_image: str, test_models: Path) -> None:
+    stack = Stack(None)
+    stack.define("m", test_models / g.TARGET, method="none")
+    with stack:
+        before = stack.start("m")[0]["engine"]
+        pid = service.running(stack.paths.run_dir)
+        assert pid is not None, "this machine has a Podman service of its own, and ours was not needed"
+        os.kill(pid, signal.SIGKILL)
+        assert stack.text("m", 20) == recital(20), "traffic does not need Podman"
+        until_sync(lambda: "podman_back" in stack.codes(), 60, "Podman is back")
+        assert service.running(stack.paths.run_dir) not in (None, pid)
+        assert stack.deployment("m")["engine"]["container_id"] == before["container_id"]
+        stack.want("m", "stopped")
+        stack.wait_state("m", "stopped")
 
 
 def test_a_start_in_flight_is_aborted_by_a_stop(make_stack: MakeStack, test_models: Path) -> None:
