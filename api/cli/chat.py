@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from api.cli.options import Common, Json, Model, Timeout, at, common
+from api.cli.options import LOAD, Common, Json, Model, Timeout, at, common
 from api.cli.output import note, print_json
 from orchestrator.errors import OutriderError, UsageError
-from orchestrator.timing import Timing
 
 if TYPE_CHECKING:
     import httpx
 
 QUIET = 600.0
 """Seconds without a byte of an answer: a long prompt on a slow machine takes its time."""
-
-
-LOAD = Timing().load
-"""Seconds a start may take unless --timeout says otherwise."""
 
 
 def register(app: typer.Typer) -> None:

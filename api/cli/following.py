@@ -6,11 +6,11 @@ reason and hint are raised); the time is up (`TimedOut`).
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from api.cli import processes
 from api.cli.client import Client, rebuilt
 from api.cli.options import at
 from api.cli.output import Ticker, duration
@@ -25,8 +25,6 @@ STALE = 5.0
 """Seconds for which a failure that was there before the request is not yet an answer to it."""
 AWAY = 10.0
 """Seconds for which the daemon may be away (it may be restarted at any moment)."""
-
-_pause = threading.Event()
 
 
 def is_ready(view: View) -> bool:
@@ -77,7 +75,7 @@ def wait_for(
                 f"{name} did not get there within {timeout:g} s{doing}",
                 hint=f"it goes on in the background: `outrider ps`, `outrider logs {name}`",
             )
-        _pause.wait(POLL)
+        processes.pause(POLL)
 
 
 def failure(view: View) -> OutriderError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from api.cli.options import Common, Json, Model, Timeout, Wait, at, common
+from api.cli.options import LOAD, Common, Json, Model, Timeout, Wait, at, common
 from api.cli.output import print_json, say, ticker
 from orchestrator.errors import NotFound, OutriderError
 from orchestrator.timing import Timing
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from api.cli.client import Client
     from api.cli.following import View
 
-LOAD = Timing().load
-"""Seconds a start may take unless --timeout says otherwise."""
 STOP = Timing().drain + Timing().stop_grace + 30
 """Seconds a stop may take: the drain of what is in flight, the engine's end, and some for the rest."""
 

@@ -11,6 +11,10 @@ import typer
 
 from orchestrator.errors import UsageError
 from orchestrator.paths import Paths, find
+from orchestrator.timing import Timing
+
+LOAD = Timing().load
+"""Seconds until a model must be ready, unless --timeout says otherwise."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's public name or alias.", show_default=False)]

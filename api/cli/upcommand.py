@@ -21,19 +21,16 @@ import typer
 
 from api.cli import processes
 from api.cli.downcommand import bring_down, end_kind
-from api.cli.options import Common, Json, Timeout, common
+from api.cli.options import LOAD, Common, Json, Timeout, common
 from api.cli.output import Ticker, note, print_json, say, ticker
 from api.cli.processes import Kind, daemon_of, gateway_of, up_of
 from orchestrator.errors import DaemonUnreachable, OutriderError, TimedOut
-from orchestrator.timing import Timing
 
 if TYPE_CHECKING:
     from orchestrator.config import Config
 
 HEALTHY = 30.0
 """Seconds that the daemon, the gateway and Podman each get to answer."""
-LOAD = Timing().load
-"""Seconds until the models must be ready, unless --timeout says otherwise."""
 
 
 def register(app: typer.Typer) -> None:
