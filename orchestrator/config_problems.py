@@ -89,13 +89,19 @@ def explain(kind: type[BaseModel], file: str, data: Mapping[str, Any], error: Va
     return tuple(found.values())
 
 
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was most likely meant to be; None when none is near."""
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
+    return lower[near[0]] if near else None
+
+
 def did_you_mean(word: str, known: Iterable[str], *, listed: str = "known here") -> str:
     """A hint: the nearest known word, else all of them."""
     names = sorted(known)
-    lower = {n.lower(): n for n in names}
-    near = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {lower[near[0]]!r}?"
+    near = nearest(word, names)
+    if near is not None:
+        return f"did you mean {near!r}?"
     return f"{listed}: {', '.join(names)}" if names else "nothing is known here"
 
 

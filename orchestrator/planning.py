@@ -61,6 +61,10 @@ class Planning:
         """The model of this public name or alias."""
         return self._catalogue.model(name)
 
+    def find(self, name: str) -> ModelEntry:
+        """`entry`, or `NotFound` with the nearest name."""
+        return self._catalogue.find(name)
+
     async def planned(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
         """The planner's whole answer for this host as it is now."""
         files = await self._files(entry)

@@ -74,18 +74,9 @@ class Registry:
 
     def get(self, name: str) -> Actor:
         """`find` among the deployments there are, or NotFound."""
-        actor = self._actors.get(name)
-        entry = self._planning.entry(name)
-        if actor is None and entry is not None:
-            actor = self._actors.get(entry.name)
+        actor = self._actors.get(name) or self._actors.get(self._planning.find(name).name)
         if actor is None:
-            raise NotFound(
-                f"no model {name!r}" if entry is None else f"{name} was never started",
-                hint="`outrider models` lists what there is; `outrider model add NAME --path FILE.gguf` adds one"
-                if entry is None
-                else f"`outrider start {name}` starts it",
-                evidence={"models": self.names()},
-            )
+            raise NotFound(f"{name} was never started", hint=f"`outrider start {name}` starts it")
         return actor
 
     def known(self, name: str) -> Actor:

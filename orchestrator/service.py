@@ -20,7 +20,7 @@ from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
 from orchestrator.assembly import Parts
 from orchestrator.chores import Chores
-from orchestrator.errors import NotFound, OutriderError, Refused
+from orchestrator.errors import OutriderError, Refused
 from orchestrator.governing import govern
 from orchestrator.jobs import Handle, Jobs
 from orchestrator.model_store import AddModel, add, remove
@@ -188,10 +188,7 @@ class Outrider:
         return await self._p.planning.models()
 
     async def plan(self, model: str, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        entry = self._p.planning.entry(model)
-        if entry is None:
-            raise NotFound(f"no model {model!r}", hint="`outrider models` lists what there is")
-        return (await self._p.planning.planned(entry, what_if=what_if)).to_dict()
+        return (await self._p.planning.planned(self._p.planning.find(model), what_if=what_if)).to_dict()
 
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
         asked = AddModel.read(request)

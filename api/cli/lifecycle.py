@@ -10,7 +10,7 @@ import typer
 
 from api.cli.options import LOAD, Common, Json, Model, Timeout, Wait, at, common
 from api.cli.output import print_json, say, ticker
-from orchestrator.errors import NotFound, OutriderError
+from orchestrator.errors import NotFound
 from orchestrator.timing import Timing
 
 if TYPE_CHECKING:
@@ -129,10 +129,7 @@ def _act(
 
     with Client(options.paths) as client:
         before = _now(client, model) if goal is not None else None
-        try:
-            view = request(client)
-        except NotFound as error:
-            raise _unknown(client, model, error) from error
+        view = request(client)
         if goal is None:
             return view
         with ticker(f"{model}: {view['state']}") as shown:
@@ -145,17 +142,6 @@ def _now(client: Client, model: str) -> View | None:
     except NotFound:
         return None
     return view
-
-
-def _unknown(client: Client, model: str, error: NotFound) -> OutriderError:
-    """The daemon's NotFound, with the nearest name it knows."""
-    if error.hint:
-        return error
-    from orchestrator.config_problems import did_you_mean
-
-    names = [name for m in client.get("/models") for name in (m["name"], *m["aliases"])]
-    hint = did_you_mean(model, names, listed="models") if names else "add one with `outrider model add`"
-    return NotFound(error.detail, hint=hint, evidence=error.evidence)
 
 
 def _answer(view: View, as_json: bool, *, waited: bool) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hosts.facts import HostFacts
     from orchestrator.catalogue import Catalogue
     from orchestrator.config import Config
-    from orchestrator.models import ModelEntry
     from orchestrator.plan import Planned
 
 REFUSED = 4
@@ -78,7 +77,7 @@ def plan(
     wishes = pairs(what_if or [])
     config = load(paths)
     catalogue = _catalogue(config)
-    entry = find_model(catalogue, model)
+    entry = catalogue.find(model)
     planned = planner.plan(
         entry,
         _facts(profile, facts),
@@ -140,18 +139,6 @@ def _catalogue(config: Config) -> Catalogue:
     from orchestrator.catalogue import shipped
 
     return shipped().overlay(config.models, config.origins)
-
-
-def find_model(catalogue: Catalogue, name: str) -> ModelEntry:
-    """The model of this name or alias; `NotFound` with the nearest names there are."""
-    from orchestrator.config_problems import did_you_mean
-
-    entry = catalogue.model(name)
-    if entry is None:
-        known = [known for m in catalogue.models for known in (m.name, *m.aliases)]
-        hint = did_you_mean(name, known, listed="models") if known else "add one with `outrider model add`"
-        raise NotFound(f"there is no model {name!r}", hint=hint)
-    return entry
 
 
 def _print_planned(planned: Planned) -> None:
@@ -230,7 +217,7 @@ def show(ctx: typer.Context, model: Model, as_json: Json = False) -> None:
     from orchestrator.config import load
 
     catalogue = _catalogue(load(common(ctx).paths))
-    entry = find_model(catalogue, model)
+    entry = catalogue.find(model)
     known = [c for c in catalogue.combinations if fnmatchcase(entry.name, c.model)]
     document: dict[str, Any] = {
         **entry.model_dump(mode="json", exclude_none=True),

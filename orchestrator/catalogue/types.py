@@ -10,6 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from orchestrator.config_problems import nearest
+from orchestrator.errors import NotFound
 from orchestrator.memory_fit import Backend, KvType
 from orchestrator.models import Frozen, ModelEntry, Runtime
 from orchestrator.plan import Evidence, Method
@@ -154,6 +156,21 @@ class Catalogue(Frozen):
             if entry.name == name:
                 return entry
         return next((entry for entry in self.models if name in entry.aliases), None)
+
+    def find(self, name: str) -> ModelEntry:
+        """`model`, or `NotFound` with the nearest name or alias as a hint, else the public names."""
+        entry = self.model(name)
+        if entry is not None:
+            return entry
+        names = sorted(entry.name for entry in self.models)
+        aliases = [alias for entry in self.models for alias in entry.aliases]
+        near = nearest(name, [*aliases, *names])  # the later one wins where only the case tells them apart
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(names)}" if names else "there are none"
+        raise NotFound(
+            f"there is no model {name!r}",
+            hint=f"{hint} (`outrider models` lists them, `outrider model add NAME --path FILE.gguf` adds one)",
+            evidence={"models": names},
+        )
 
     def overlay(self, models: tuple[ModelEntry, ...], origins: Mapping[str, str] | None = None) -> Catalogue:
         """The same with the user's models: an entry of the same name replaces the shipped one whole."""

@@ -269,6 +269,21 @@ def test_users_models_replace_shipped_ones_by_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("smolm2", "did you mean 'smollm2'?"),
+        ("qwen/qwen3.8-27b", "did you mean 'Qwen/Qwen3.8-27B'?"),
+        ("zzz", "there are ling-3.0-flash, qwen3.6-27b, qwen3.6-35b-a3b, qwen3.8-27b, smollm2 (`outrider models`"),
+    ],
+)
+def test_a_name_that_nobody_has_gets_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(NotFound) as raised:
+        CATALOGUE.find(name)
+    assert (raised.value.hint or "").startswith(hint)
+    assert CATALOGUE.find("SmolLM2").name == "smollm2"
+
+
+@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("[[model]]\nname = 'a'\n", "model[0].variants"),
