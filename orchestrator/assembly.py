@@ -78,7 +78,7 @@ async def assemble(
         revision = await store.revision(int(clock.wall() * 1000))
         gateway = GatewayLink(paths.gateway_socket, clock, timing)
         admission = Admission(host.facts, config.host.engine_memory)
-        planning = Planning(paths, config, admission, podman)
+        planning = Planning(paths, config, admission, podman, clock)
         runner = Runner(
             podman=podman,
             paths=paths,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import Protocol
 
@@ -15,6 +16,9 @@ class Clock(Protocol):
     def wall(self) -> float:
         """Unix time in seconds, for display and journals; never for deadlines."""
 
+    def today(self) -> dt.date:
+        """The date (UTC), for what expires on a day."""
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -24,3 +28,6 @@ class SystemClock:
 
     def wall(self) -> float:
         return time.time()  # noqa: TID251 - the one place
+
+    def today(self) -> dt.date:
+        return dt.datetime.fromtimestamp(self.wall(), tz=dt.UTC).date()

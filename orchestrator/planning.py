@@ -16,6 +16,7 @@ from orchestrator import catalogue as catalogues
 from orchestrator import planner
 from orchestrator.admission import Admission
 from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
+from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.errors import DoesNotFit, ModelFileError, OutriderError, Refused
 from orchestrator.file_facts import FileProblem, Files
@@ -39,8 +40,9 @@ class WeightsMissing(Refused):
 class Planning:
     """Plans for one host."""
 
-    def __init__(self, paths: Paths, config: Config, admission: Admission, podman: Podman) -> None:
+    def __init__(self, paths: Paths, config: Config, admission: Admission, podman: Podman, clock: Clock) -> None:
         self._paths = paths
+        self._clock = clock
         self._podman = podman
         self._reader = FileReader()
         self._shipped = catalogues.shipped()
@@ -50,12 +52,7 @@ class Planning:
     def configure(self, config: Config) -> None:
         """Take up another configuration."""
         self._catalogue: Catalogue = self._shipped.overlay(config.models, config.origins)
-        self._defaults = planner.Preferences(
-            context=config.defaults.context,
-            parallel=config.defaults.parallel,
-            threads=config.defaults.threads,
-            image=config.defaults.image,
-        )
+        self._defaults = planner.Preferences.of_host(config.defaults)
 
     def entry(self, name: str) -> ModelEntry | None:
         """The model of this public name or alias."""
@@ -76,6 +73,7 @@ class Planning:
             what_if=what_if,
             defaults=self._defaults,
             store=str(self._paths.store),
+            today=self._clock.today(),
         )
 
     async def plan(self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None) -> Plan:
@@ -102,8 +100,8 @@ class Planning:
         absent = [r.text for r in found.plan.reasons if r.code in MISSING]
         if absent:
             raise WeightsMissing(
-                f"{entry.name} cannot start: {'; '.join(absent)}",
-                hint="put the files there, or `outrider model add NAME FILE.gguf` a model whose files are here",
+                "; ".join(absent),
+                hint="put them there, or add a model whose file is here: `outrider model add NAME --path FILE.gguf`",
                 evidence={"model": entry.name},
             )
         return await self._pinned(found.plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,14 +83,9 @@ def plan(
         catalogue,
         FileReader().inspect(entry, paths.store),
         what_if=wishes,
-        defaults=planner.Preferences(
-            context=config.defaults.context,
-            parallel=config.defaults.parallel,
-            threads=config.defaults.threads,
-            image=config.defaults.image,
-        ),
+        defaults=planner.Preferences.of_host(config.defaults),
         store=str(paths.store),
-        today=dt.datetime.fromtimestamp(SystemClock().wall(), tz=dt.UTC).date(),
+        today=SystemClock().today(),
     )
     if as_json:
         print_json(planned.to_dict())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UsageError
 from orchestrator.memory_fit import KvType
 from orchestrator.models import ModelEntry, Ngram, Runtime
 from orchestrator.plan import Method
+
+if TYPE_CHECKING:
+    from orchestrator.config import EngineDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,11 @@ class Preferences:
             image=entry.image,
             ngram=spec.ngram,
         )
+
+    @classmethod
+    def of_host(cls, defaults: EngineDefaults) -> Preferences:
+        """The wishes of a host for models that say nothing."""
+        return cls(context=defaults.context, parallel=defaults.parallel, threads=defaults.threads, image=defaults.image)
 
     def over(self, other: Preferences) -> Preferences:
         """These wishes, and where there is none, the other's."""

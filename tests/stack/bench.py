@@ -112,6 +112,6 @@ async def opened(state: Path, podman_socket: str) -> AsyncIterator[Bench]:
         timing=timing,
     )
     try:
-        yield Bench(paths, Planning(paths, Config(), admission, podman), runner, [])
+        yield Bench(paths, Planning(paths, Config(), admission, podman, clock), runner, [])
     finally:
         await podman.close()

@@ -1,0 +1,67 @@
+"""Planning on a host: what the daemon adds to the pure planner."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from containers.podman import Podman
+from orchestrator import catalogue, profiles
+from orchestrator.admission import Admission
+from orchestrator.clock import SystemClock
+from orchestrator.config import Config
+from orchestrator.errors import NotFound
+from orchestrator.paths import find
+from orchestrator.plan import Evidence, Method
+from orchestrator.planning import Planning, WeightsMissing
+
+MODEL = "ling-3.0-flash"
+
+
+class Dated(SystemClock):
+    """A clock on a day of the test's."""
+
+    day = dt.date(2026, 12, 1)
+
+    def today(self) -> dt.date:
+        return self.day
+
+
+@pytest.fixture
+async def planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Planning, Dated]]:
+    """On an APU of 128 GB whose proofs end with the year; Podman is never asked."""
+    shipped = catalogue.shipped()
+    ends = {"expires": dt.date(2026, 12, 31)}
+    aged = tuple(c.model_copy(update=ends) if c.evidence is Evidence.PROVEN else c for c in shipped.combinations)
+    monkeypatch.setattr(catalogue, "shipped", lambda: shipped.model_copy(update={"combinations": aged}))
+    facts, clock = profiles.load("dankclaw"), Dated()
+    podman = Podman(tmp_path / "none.sock")
+    paths = find(state_dir=tmp_path)
+    yield Planning(paths, Config(), Admission(lambda: facts), podman, clock), clock
+    await podman.close()
+
+
+async def test_a_proof_ends_on_its_day(planning: tuple[Planning, Dated]) -> None:
+    here, clock = planning
+    for clock.day, evidence in ((dt.date(2026, 12, 31), Evidence.PROVEN), (dt.date(2027, 1, 1), Evidence.UNTRIED)):
+        found = await here.planned(here.find(MODEL))
+        plans = [p for p in (found.plan, *found.alternatives) if p is not None]
+        assert {p.evidence for p in plans if p.method is Method.MTP and p.runtime == "vllm"} == {evidence}
+
+
+async def test_a_plan_without_its_weights_is_not_for_launching(planning: tuple[Planning, Dated]) -> None:
+    here, _ = planning
+    with pytest.raises(WeightsMissing) as raised:
+        await here.plan(here.find(MODEL))
+    assert raised.value.detail.startswith("the weights are not on this host: they belong at /")
+    assert "outrider model add NAME --path FILE.gguf" in (raised.value.hint or "")
+
+
+async def test_an_alias_is_a_name_and_a_typo_is_not(planning: tuple[Planning, Dated]) -> None:
+    here, _ = planning
+    assert here.find("inclusionAI/Ling-3.0-flash").name == MODEL
+    with pytest.raises(NotFound, match="no model 'ling-3'"):
+        here.find("ling-3")
