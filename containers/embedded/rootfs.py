@@ -14,12 +14,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
 from containers.embedded.errors import ImageBuildFailed
+from containers.spec import ENGINE_UID
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 COMMAND_LIMIT = 60.0
@@ -62,8 +63,10 @@ class Copy:
 Entry = Folder | Link | Text | Copy
 Tree = dict[str, Entry]
 
-USERS = b"root:x:0:0:root:/:/usr/sbin/nologin\nengine:x:1000:1000:engine:/tmp:/usr/sbin/nologin\n"
-GROUPS = b"root:x:0:\nengine:x:1000:\n"
+USERS = (
+    f"root:x:0:0:root:/:/usr/sbin/nologin\nengine:x:{ENGINE_UID}:{ENGINE_UID}:engine:/tmp:/usr/sbin/nologin\n"
+).encode()
+GROUPS = f"root:x:0:\nengine:x:{ENGINE_UID}:\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +87,21 @@ def skeleton() -> Tree:
     return tree
 
 
-def run(command: list[str], *, env: Mapping[str, str] | None = None, limit: float = COMMAND_LIMIT) -> str:
+def run(command: list[str]) -> str:
     """The command's output. Raises `ImageBuildFailed` with its last words."""
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            timeout=limit,
+            timeout=COMMAND_LIMIT,
             check=True,
             stdin=subprocess.DEVNULL,
-            env=None if env is None else {**os.environ, **env},
         )
     except FileNotFoundError as error:
         raise ImageBuildFailed(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:
-        raise ImageBuildFailed(f"{command[0]} did not end within {limit:.0f} s") from error
+        raise ImageBuildFailed(f"{command[0]} did not end within {COMMAND_LIMIT:.0f} s") from error
     except subprocess.CalledProcessError as error:
         words = (error.stderr or error.stdout or "").strip().splitlines()
         raise ImageBuildFailed(f"{command[0]} ended with {error.returncode}: {' / '.join(words[-3:])}") from error
@@ -132,23 +134,19 @@ def standard_library(python: Interpreter) -> Tree:
     return tree
 
 
-def libraries(binaries: Iterable[Path], *, search: Path | None = None) -> Tree:
+def libraries(binaries: Iterable[Path]) -> Tree:
     """The shared libraries that ldd names for these files, the loader included, under the names it gives.
 
-    Libraries below `search` (an extra folder for the loader) are left out: they come along by
-    themselves. Raises `ImageBuildFailed` when one is missing on this machine.
+    Raises `ImageBuildFailed` when one is missing on this machine.
     """
-    env = None if search is None else {"LD_LIBRARY_PATH": str(search)}
     tree: Tree = {}
-    for line in run(["ldd", *map(str, sorted(binaries))], env=env).splitlines():
+    for line in run(["ldd", *map(str, sorted(binaries))]).splitlines():
         if "=> not found" in line:
             raise ImageBuildFailed(f"a library is missing on this machine: {line.strip()}")
         match = re.fullmatch(r"\s+(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)", line)
         if match is None:
             continue
-        path = Path(match[1])
-        if search is None or search not in path.parents:
-            tree[str(path)] = Copy(path.resolve(), 0o755)
+        tree[match[1]] = Copy(Path(match[1]).resolve(), 0o755)
     return tree
 
 
