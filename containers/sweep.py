@@ -30,7 +30,6 @@ from containers.podman import Podman
 
 SETTLE = 1.0
 """Seconds that a create under way may take from its name in the storage to a container: it takes milliseconds."""
-STOP_GRACE = 10.0
 _STEP = 0.05
 _UNFINISHED = frozenset({"created", "configured", "initialized"})
 
@@ -56,7 +55,7 @@ async def sweep(
     prefix: str,
     *,
     busy: Collection[str] = (),
-    stop_grace: float = STOP_GRACE,
+    stop_grace: float,
 ) -> Report:
     """Clear up among the containers with the label `owner_label` (key, value) and the names that begin with `prefix`.
 

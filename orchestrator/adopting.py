@@ -127,7 +127,8 @@ class Adopter:
         """Remove what killed Podman services left behind, passing over what is being created now."""
         label = (container_labels.OWNER, self._owner)
         busy = _Busy(self._c.runner, actors, self._leaving)
-        return await sweep(self._podman, label, f"outrider-{self._owner[:8]}-", busy=busy)
+        prefix, grace = f"outrider-{self._owner[:8]}-", self._c.timing.stop_grace
+        return await sweep(self._podman, label, prefix, busy=busy, stop_grace=grace)
 
     async def _list(self) -> Sequence[Seen]:
         containers = await self._podman.containers(container_labels.owned_by(self._owner))

@@ -160,9 +160,9 @@ async def test_what_is_under_way_is_passed_over(podman: Podman, specs: Specs, po
     container = await podman.create(spec)
     owner = (labels.OWNER, podman_owner)
     for busy in (spec.name, container):
-        report = await sweep.sweep(podman, owner, PREFIX + podman_owner[:8], busy=(busy,))
+        report = await sweep.sweep(podman, owner, PREFIX + podman_owner[:8], busy=(busy,), stop_grace=1)
         assert container not in report.removed
-    report = await sweep.sweep(podman, owner, PREFIX + podman_owner[:8])
+    report = await sweep.sweep(podman, owner, PREFIX + podman_owner[:8], stop_grace=1)
     assert container in report.removed
     assert await podman.inspect(container) is None
 
@@ -177,7 +177,7 @@ async def test_what_runs_and_what_ended_is_left_alone(podman: Podman, specs: Spe
         return (await podman.listed(labels.owned_by(podman_owner)))[ended] == "exited"
 
     await until(over, 10)
-    report = await sweep.sweep(podman, (labels.OWNER, podman_owner), PREFIX + podman_owner[:8])
+    report = await sweep.sweep(podman, (labels.OWNER, podman_owner), PREFIX + podman_owner[:8], stop_grace=1)
     assert not {running, ended, other} & {*report.removed, *report.stopped}
     for container in (running, ended, other):
         assert await podman.remove(container) is True
@@ -246,7 +246,7 @@ async def test_a_ghost_holds_a_name_until_it_is_swept(
     with pytest.raises(NameInUse):
         await podman.create(spec)
     owner = (labels.OWNER, podman_owner)
-    assert (await sweep.sweep(podman, owner, prefix, busy=(spec.name,))).ghosts == ()
-    assert (await sweep.sweep(podman, owner, prefix)).ghosts == (spec.name,)
+    assert (await sweep.sweep(podman, owner, prefix, busy=(spec.name,), stop_grace=1)).ghosts == ()
+    assert (await sweep.sweep(podman, owner, prefix, stop_grace=1)).ghosts == (spec.name,)
     assert await podman.ghosts(prefix) == ()
     assert await podman.remove(await podman.create(spec)) is True
