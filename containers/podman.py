@@ -190,8 +190,8 @@ class Podman:
         """Remove a container; False when there was none.
 
         With `force` a running workload is killed after `timeout` seconds, and one that Podman never
-        heard had begun is ended too. podman-py cannot say
-        that timeout and would wait for the container's own, so this is the raw call.
+        heard had begun is ended too. podman-py cannot say that timeout and would wait for the
+        container's own, so this is the raw call.
         """
         grace = math.ceil(timeout)
         params = {"force": str(force).lower(), "timeout": str(grace), "v": "true"} if force else {"v": "true"}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from containers.errors import ContainerError
 
-FIRST, LAST = 17000, 17999
+PORTS = range(17000, 18000)
 REST = 600.0
 """Seconds before a port is used again."""
 
@@ -35,12 +35,13 @@ class Ports:
         """A port that nobody listens on; raises `PortsExhausted`."""
         now = self._now()
         self._resting = {p: t for p, t in self._resting.items() if now - t < REST}
-        for port in range(FIRST, LAST + 1):
+        for port in PORTS:
             if port not in self._taken and port not in self._resting and _free(port):
                 self._taken.add(port)
                 return port
         raise PortsExhausted(
-            f"no port of {FIRST}-{LAST} is free", hint="stop engines, or wait ten minutes for ports to rest"
+            f"no port of {PORTS.start}-{PORTS.stop - 1} is free",
+            hint="stop engines, or wait ten minutes for ports to rest",
         )
 
     def keep(self, port: int) -> None:

@@ -49,7 +49,7 @@ class Service:
                 await _end(self.run_dir)
 
 
-async def ensure(paths_run_dir: Path, *, socket: str | None, limit: float) -> Service:
+async def ensure(run_dir: Path, *, socket: str | None, limit: float) -> Service:
     """A Podman service that answers, within `limit` seconds; may be called again at any time.
 
     `socket` names the one to use; without it the system's or the user's own is used if it
@@ -61,15 +61,15 @@ async def ensure(paths_run_dir: Path, *, socket: str | None, limit: float) -> Se
     if socket is not None:
         path = socket.removeprefix("unix://")
         if await answers(path, limit):
-            return Service(path, own=False, pid=None, run_dir=paths_run_dir)
+            return Service(path, own=False, pid=None, run_dir=run_dir)
         raise PodmanUnreachable(
             f"nobody answers on the configured Podman socket {path}",
             hint="systemctl enable --now podman.socket, or remove [podman] socket from the configuration",
         )
     for path in _usual_sockets():
         if await answers(path, limit / 4):
-            return Service(path, own=False, pid=None, run_dir=paths_run_dir)
-    return await own(paths_run_dir, limit=end - time.monotonic())
+            return Service(path, own=False, pid=None, run_dir=run_dir)
+    return await own(run_dir, limit=end - time.monotonic())
 
 
 async def own(run_dir: Path, *, limit: float) -> Service:

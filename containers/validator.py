@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from containers import labels, security
 from containers.errors import SpecRefused
+from containers.ports import PORTS
 from containers.spec import ContainerSpec, Mount, Network
 
 MODEL_TARGET = "/models"
 SOCKET_TARGET = "/run/engine"
-PORTS = range(17000, 18000)
 DEVICES = (
     r"nvidia\.com/gpu=([0-9]{1,2}|all|GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36})",
     r"amd\.com/gpu=([0-9]{1,2}|all)",
@@ -252,8 +252,3 @@ def _real(path: str) -> str:
 def _below(path: str, folder: str) -> bool:
     """Whether `path` is `folder` or in it, by whole components."""
     return path == folder or path.startswith(folder + "/")
-
-
-def flags(arguments: Iterable[str]) -> frozenset[str]:
-    """The flag names in a list of arguments, as `Rules.allowed_args` has them."""
-    return frozenset(a.partition("=")[0] for a in arguments if a.startswith("-") and not _NUMBER.fullmatch(a))

@@ -92,18 +92,3 @@ class Telemetry:
             self._drop()
         known = {gpu.pci for gpu in gpus}
         return Sample({where: size for where, size in free.items() if where in known}, problems)
-
-
-def memory_now(
-    facts: HostFacts,
-    roots: Roots | None = None,
-    *,
-    deadline: float = DEADLINE,
-    environ: Mapping[str, str] | None = None,
-) -> dict[str, int]:
-    """One reading with a child of its own: free bytes by PCI address, and of the system as `host`. Blocks."""
-    telemetry = Telemetry(roots, environ)
-    try:
-        return dict(telemetry.sample(facts, deadline).free)
-    finally:
-        telemetry.close()

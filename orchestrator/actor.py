@@ -52,7 +52,6 @@ class Actor:
         self._step: Decision[Step] | None = None
         self._replan: Cause | None = None
         self._retire: set[int] = set()
-        self.went_round = context.clock.now()
 
     # what may be asked
 
@@ -222,7 +221,6 @@ class Actor:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
         self._wake.clear()
-        self.went_round = self._context.clock.now()
         self._take_messages()
         work, step = self._work, self._step
         if work is None or step is None:

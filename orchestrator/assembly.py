@@ -61,7 +61,7 @@ async def assemble(
     async with AsyncExitStack() as closing:
         held = await asyncio.to_thread(locks.take_state, paths.state_dir)
         closing.callback(held.release)
-        host = await HostWatch.start(config.host.name, clock, timing)
+        host = await HostWatch.start(config.host.name, timing)
         closing.push_async_callback(host.close)
         store = await Store.open(paths.database)
         closing.push_async_callback(store.close)

@@ -12,28 +12,25 @@ import dataclasses
 from hosts.facts import HostFacts, Problem
 from hosts.probe import probe
 from hosts.telemetry import HOST, Telemetry
-from orchestrator.clock import Clock
 from orchestrator.timing import Timing
 
 
 class HostWatch:
     """The host's facts, kept fresh."""
 
-    def __init__(self, facts: HostFacts, clock: Clock, timing: Timing) -> None:
+    def __init__(self, facts: HostFacts, timing: Timing) -> None:
         self._facts = facts
-        self._clock = clock
         self._timing = timing
         self._telemetry = Telemetry()
         self._reading = asyncio.Lock()
-        self.read_at = clock.now()
 
     @classmethod
-    async def start(cls, name: str | None, clock: Clock, timing: Timing) -> HostWatch:
+    async def start(cls, name: str | None, timing: Timing) -> HostWatch:
         """Probe the host; `name` overrides what it calls itself."""
         facts = await asyncio.to_thread(probe, deadline=timing.probe_call)
         if name is not None:
             facts = dataclasses.replace(facts, host=name)
-        return cls(facts, clock, timing)
+        return cls(facts, timing)
 
     def facts(self) -> HostFacts:
         """The facts with the last reading of free memory."""
@@ -52,7 +49,6 @@ class HostWatch:
                     for a in before.accelerators
                 ),
             )
-            self.read_at = self._clock.now()
 
     def add_problem(self, problem: Problem) -> None:
         """Something the daemon itself found out about the host."""

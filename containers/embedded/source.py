@@ -20,7 +20,7 @@ from pathlib import Path
 
 from containers.embedded import image, rootfs
 from containers.embedded.errors import ImageBuildFailed
-from containers.embedded.image import BuiltImage, Progress
+from containers.embedded.image import Progress
 from containers.embedded.rootfs import Copy
 
 FLAGS = (
@@ -97,28 +97,6 @@ def build_binary(
     scratch.replace(binary)
     shutil.rmtree(folder)
     return binary
-
-
-def build_from_source(
-    source_tree: Path,
-    cache: Path,
-    destination: Path,
-    *,
-    build_number: int | None = None,
-    jobs: int = 1,
-    niceness: int = 19,
-    limit: float = BUILD_LIMIT,
-    progress: Progress | None = None,
-) -> BuiltImage:
-    """The engine's image with a llama-server built from source, as an archive in `destination`.
-
-    The same kind of image as `image.build_archive` makes, with the same entrypoint; the
-    arguments are those of `build_binary`.
-    """
-    binary = build_binary(
-        source_tree, cache, build_number=build_number, jobs=jobs, niceness=niceness, limit=limit, progress=progress
-    )
-    return image.write(binary_recipe(binary), destination, progress=progress)
 
 
 def binary_recipe(binary: Path) -> image.Recipe:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from hosts.facts import HostFacts
 from hosts.probe import probe
-from hosts.telemetry import Telemetry, memory_now
+from hosts.telemetry import Telemetry
 from tests.hosts.conftest import Environ
 from tests.hosts.trees import GIB, Tree, strix_halo, write
 
@@ -28,10 +29,18 @@ def running(tree: Tree, nvml: Path, environ: Environ, lost: Path) -> Iterator[Te
     telemetry.close()
 
 
+def free(facts: HostFacts, tree: Tree, environ: Mapping[str, str]) -> Mapping[str, int]:
+    """One reading with a child of its own."""
+    telemetry = Telemetry(tree.roots, environ)
+    try:
+        return telemetry.sample(facts).free
+    finally:
+        telemetry.close()
+
+
 def test_one_reading(tree: Tree, nvml: Path, environ: Environ) -> None:
     facts = probe(strix_halo(tree).roots, environ=environ(nvml))
-    free = memory_now(facts, tree.roots, environ=environ(nvml))
-    assert free == {
+    assert free(facts, tree, environ(nvml)) == {
         "host": facts.memory.available,
         "0000:01:00.0": FREE,
         "0000:c6:00.0": facts.accelerators[1].memory_free,
@@ -88,7 +97,7 @@ def test_unified_memory_follows_the_host(tree: Tree, nvml: Path, environ: Enviro
     tree.machine(total_kib=128 * GIB // 1024, available_kib=60 * GIB // 1024)
     unified = environ(nvml, FAKE_NVML_TOTAL=0)
     facts = probe(tree.roots, environ=unified)
-    assert memory_now(facts, tree.roots, environ=unified) == {"host": 60 * GIB, "0000:01:00.0": 52 * GIB}
+    assert free(facts, tree, unified) == {"host": 60 * GIB, "0000:01:00.0": 52 * GIB}
 
 
 def test_without_gpus_no_child_is_started(tree: Tree, environ: Environ) -> None:
