@@ -32,7 +32,6 @@ def create_app(
     version: str,
     trusted: bool,
     token_digest: bytes | None = None,
-    names: Collection[str] = (),
     gateway_uids: Collection[int] = (),
     streams: Streams | None = None,
     body_limit: int = BODY_LIMIT,
@@ -41,9 +40,8 @@ def create_app(
     """The application for one listener.
 
     `trusted` is the unix socket: no token, and the gateway's routes exist (for `gateway_uids`).
-    Otherwise `token_digest`, the SHA-256 of the token, is needed, and `names` are Host names to
-    accept besides the loopback's. `streams.closing` ends all open event streams. Raises ValueError for
-    a TCP application without a token.
+    Otherwise `token_digest`, the SHA-256 of the token, is needed. `streams.closing` ends all open
+    event streams. Raises ValueError for a TCP application without a token.
     """
     app = FastAPI(
         title="Outrider control API",
@@ -71,7 +69,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_middleware(Bodies, limit=body_limit, seconds=body_time)
-    app.add_middleware(Guard, trusted=trusted, token_digest=token_digest, names=names, gateway_uids=gateway_uids)
+    app.add_middleware(Guard, trusted=trusted, token_digest=token_digest, gateway_uids=gateway_uids)
     app.add_middleware(Faults, listener="unix" if trusted else "tcp")  # the last one added is the outermost
     openapi.install(app, trusted=trusted)
     return app

@@ -41,8 +41,8 @@ class Guard:
     """ASGI middleware: lets a request pass, or answers it with a problem.
 
     `trusted` is the unix socket; otherwise `token_digest` (SHA-256 of the token) is
-    compared in constant time. `names` are further Host names to accept over TCP.
-    `gateway_uids` may have the routing table (by the peer's uid, which the kernel vouches for).
+    compared in constant time. `gateway_uids` may have the routing table (by the peer's
+    uid, which the kernel vouches for).
     """
 
     def __init__(
@@ -51,7 +51,6 @@ class Guard:
         *,
         trusted: bool,
         token_digest: bytes | None,
-        names: Collection[str] = (),
         gateway_uids: Collection[int] = (),
     ) -> None:
         if not trusted and token_digest is None:
@@ -60,7 +59,6 @@ class Guard:
         self._trusted = trusted
         self._digest = token_digest
         self._gateway_uids = frozenset(gateway_uids)
-        self._names = LOOPBACK_NAMES | {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then pass on with a normalised path; every answer gets the protective headers."""
@@ -116,13 +114,13 @@ class Guard:
         match = _HOST.fullmatch(value)
         if match is not None:
             name = match[1].lower()
-            if name in self._names or (self._trusted and "." not in name and ":" not in name):
+            if name in LOOPBACK_NAMES or (self._trusted and "." not in name and ":" not in name):
                 return None
         return problem(
             421,
             "host_refused",
             "the Host header does not name this daemon",
-            hint="call it by localhost, 127.0.0.1 or [::1], or by a name that its configuration lists",
+            hint="call it by localhost, 127.0.0.1 or [::1]; from elsewhere through an SSH tunnel",
         )
 
     def _origin(self, headers: dict[bytes, bytes]) -> Problem | None:

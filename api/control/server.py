@@ -41,8 +41,8 @@ class ControlServer:
     """The control API of one daemon, on up to two listeners.
 
     `tcp` is a loopback address and port (port 0: a free one, see `tcp_port`) or None for the unix
-    socket only; with it, `token` is what TCP clients must send. `names` are Host names to accept
-    over TCP besides the loopback's. `group` gets the socket when the daemon is root and the group exists.
+    socket only; with it, `token` is what TCP clients must send. `group` gets the unix socket when the
+    daemon is root and the group exists.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class ControlServer:
         version: str,
         tcp: TcpAddress | None = None,
         token: str | None = None,
-        names: Collection[str] = (),
         group: str | None = "outrider",
         gateway_uids: Collection[int] | None = None,
         head_time: float = HEAD_TIME,
@@ -66,7 +65,6 @@ class ControlServer:
         self._version = version
         self._tcp = tcp
         self._digest = None if token is None else digest(token)
-        self._names = frozenset(names)
         self._group = group
         self._gateway_uids = default_gateway_uids() if gateway_uids is None else frozenset(gateway_uids)
         self._protocol = functools.partial(ControlProtocol, head_time=head_time, connections=connections)
@@ -124,7 +122,6 @@ class ControlServer:
             version=self._version,
             trusted=trusted,
             token_digest=None if trusted else self._digest,
-            names=self._names,
             gateway_uids=self._gateway_uids,
             streams=self._streams,
         )

@@ -43,9 +43,7 @@ def paths() -> Iterator[Paths]:
 async def served(paths: Paths) -> AsyncIterator[Served]:
     facade = MemoryFacade()
     checked: Facade = facade  # mypy: it keeps the protocol
-    server = ControlServer(
-        checked, paths, version="0.0.test", tcp=TcpAddress("127.0.0.1", 0), token=TOKEN, names=("outrider.test",)
-    )
+    server = ControlServer(checked, paths, version="0.0.test", tcp=TcpAddress("127.0.0.1", 0), token=TOKEN)
     await server.start()
     port = server.tcp_port
     assert port is not None
