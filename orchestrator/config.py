@@ -39,6 +39,7 @@ __all__ = [
     "TimingSettings",
     "client_url",
     "diff",
+    "exposure",
     "load",
     "model_files",
     "split_listen",
@@ -94,13 +95,27 @@ def _listen(text: str) -> str:
     return text
 
 
-def _loopback(text: str) -> str:
-    host, _ = split_listen(text)
+def _is_loopback(listen: str) -> bool:
+    host, _ = split_listen(listen)
     try:
-        inside = ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        inside = host == "localhost"
-    if not inside:
+        return host == "localhost"
+
+
+def exposure(config: Config) -> str | None:
+    """What it means that the gateway can be reached from other machines; None when it cannot."""
+    listen = config.gateway.listen
+    if _is_loopback(listen):
+        return None
+    return (
+        f"[gateway] listen is {listen}, which other machines can reach, and the gateway asks for no key: "
+        "whoever reaches it can use every model; a firewall or a proxy in front has to say who may"
+    )
+
+
+def _loopback(text: str) -> str:
+    if not _is_loopback(text):
         raise PydanticCustomError(
             "listen_loopback",
             "is not a loopback address, and the control API speaks no TLS",

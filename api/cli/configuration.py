@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from api.cli.options import Json, common
-from api.cli.output import print_json, print_table, say
+from api.cli.output import note, print_json, print_table, say
 
 config_app = typer.Typer(no_args_is_help=True, help="Look at the configuration; needs no daemon.")
 
@@ -24,7 +24,7 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
     """Read all files and explain every error with file, key and a hint."""
     from dataclasses import asdict
 
-    from orchestrator.config import ConfigProblems, load, model_files
+    from orchestrator.config import ConfigProblems, exposure, load, model_files
     from orchestrator.errors import exit_code
 
     paths = common(ctx).paths
@@ -35,6 +35,8 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
             raise
         print_json({"ok": False, "problems": [asdict(p) for p in error.problems]})
         raise typer.Exit(exit_code(error)) from error
+    if (warning := exposure(config)) is not None:
+        note(f"warning: {warning}")
     files = [str(f) for f in (paths.config_file, *model_files(paths)) if f.exists()]
     if as_json:
         print_json({"ok": True, "problems": [], "files": files, "models": [m.name for m in config.models]})
@@ -81,7 +83,7 @@ def reload(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read the configuration again and apply what changed; a bad file keeps the old one."""
+    """Take up a changed configuration. A bad file keeps the old one."""
     from api.cli.client import Client
 
     with Client(common(ctx).paths) as client:
@@ -108,7 +110,7 @@ _ACTIONS = {
     "start": "starts an engine",
     "stop": "stops its engine",
     "apply": "makes a new plan",
-    "restart_daemon": "needs a restart of the daemon",
+    "restart_daemon": "at the next start of daemon and gateway",
 }
 
 

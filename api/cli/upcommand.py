@@ -52,10 +52,13 @@ def up(
     timeout: Timeout = LOAD,
     as_json: Json = False,
 ) -> None:
-    """Start daemon and gateway, see to Podman, the engine image and a model, and follow the journal until Ctrl-C."""
+    """Start everything: Podman, image, daemon, gateway, a model.
+
+    Follows the journal until Ctrl-C, which ends it all; with --detach it returns. What runs already stays.
+    """
     from api.cli.client import Client
     from api.cli.firstmodel import models_ready
-    from orchestrator.config import load
+    from orchestrator.config import exposure, load
     from orchestrator.paths import prepare
 
     options = common(ctx)
@@ -72,6 +75,8 @@ def up(
                 print_json(document)
             else:
                 _tell(document)
+            if (warning := exposure(run.config)) is not None:
+                note(f"warning: {warning}")
             if detach or not fresh:
                 return
         except (KeyboardInterrupt, OutriderError):
@@ -142,7 +147,7 @@ class Up:
             ]
         if daemon and self.config.api.enabled:
             wanted.append(("[api] listen", self.config.api.listen))
-        processes.check_free(wanted)
+        processes.check_free(wanted, self.options.paths.config_file)
 
     async def _podman(self, shown: Ticker) -> None:
         """A Podman service that goes on after us, and the embedded engine's image in it."""

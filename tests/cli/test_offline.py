@@ -124,6 +124,27 @@ def test_config_check(call: Call, paths: Paths) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("listen", "warned"),
+    [
+        ("0.0.0.0:8080", True),
+        ("[::]:8080", True),
+        ("box.lan:80", True),
+        ("127.0.0.2:80", False),
+        ("localhost:80", False),
+    ],
+)
+def test_config_check_says_what_a_gateway_on_the_network_means(
+    call: Call, paths: Paths, listen: str, warned: bool
+) -> None:
+    paths.config_dir.mkdir()
+    paths.config_file.write_text(f'[gateway]\nlisten = "{listen}"\n')
+    said = call("config", "check")
+    assert said.code == 0
+    assert said.err.startswith(f"warning: [gateway] listen is {listen}") is warned
+    assert ("asks for no key" in said.err) is warned
+
+
 def test_config_check_explains_every_error(call: Call, paths: Paths) -> None:
     paths.models_d.mkdir(parents=True)
     paths.config_file.write_text("[gatway]\n")
