@@ -31,13 +31,16 @@ def register(app: typer.Typer) -> None:
 
 
 def start(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = LOAD, as_json: Json = False) -> None:
-    """Ask for a model to run, now and after every restart of the daemon."""
+    """Ask for a model to run, now and after each restart.
+
+    This lifts a drain, and tries a failed model again at once.
+    """
     view = start_model(common(ctx), model, wait=wait, timeout=timeout)
     _answer(view, as_json, waited=wait)
 
 
 def stop(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = STOP, as_json: Json = False) -> None:
-    """Ask for a model to be stopped; requests in flight are finished first."""
+    """Ask for a model to be stopped. Requests in flight are finished first."""
 
     def request(client: Client) -> View:
         view: View = client.call("PUT", at("deployments", model, "desired"), body={"state": "stopped"}, timeout=60)
@@ -56,12 +59,15 @@ def restart(
 
 
 def apply(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = LOAD, as_json: Json = False) -> None:
-    """Make a new plan for a model and move to it; an unchanged plan changes nothing."""
+    """Make a new plan for a model and move to it. An unchanged plan changes nothing."""
     _newer(ctx, "apply", model, wait=wait, timeout=timeout, as_json=as_json)
 
 
 def drain(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = STOP, as_json: Json = False) -> None:
-    """Admit no more requests to a model; with --wait until those in flight are answered. Its engine stays."""
+    """Admit no more requests to a model; its engine stays.
+
+    With --wait until those in flight are answered. `outrider start` admits again.
+    """
 
     def request(client: Client) -> View:
         view: View = client.call("POST", at("deployments", model, "drain"), timeout=60)

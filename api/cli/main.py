@@ -43,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     help="Run language models on this machine: the right engine, proven, kept answering.",
-    epilog="--config and --state-dir may stand anywhere. Exit codes: 0 done, 1 failed, 2 usage, 3 not found, "
+    epilog="--config and --state-dir may stand anywhere. Exit codes: 0 done, 1 failed, 2 wrong call, 3 not found, "
     "4 refused, 5 timed out, 6 daemon not reachable, 130 interrupted.",
 )
 

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def probe(as_json: Json = False) -> None:
-    """Say what this machine is: processor, memory, accelerators, and what could not be found out."""
+    """Say what this machine is: CPU, memory, GPUs. Also what could not be found out."""
     from api.cli.views import host_lines
     from hosts.probe import probe as look
 
@@ -64,7 +64,7 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what would be launched for a model, why, and what was turned down. Starts nothing."""
+    """Say what would be launched for a model, and why. Also what was turned down; starts nothing."""
     from orchestrator import planner
     from orchestrator.clock import SystemClock
     from orchestrator.config import load

@@ -170,8 +170,8 @@ def end(kind: Kind, *, first: float, grace: float) -> bool:
     return True
 
 
-def check_free(addresses: Sequence[tuple[str, str]]) -> None:
-    """Raise `Conflict` when somebody listens on one of these (key, host:port) already."""
+def check_free(addresses: Sequence[tuple[str, str]], file: Path) -> None:
+    """Raise `Conflict` when somebody listens on one of these (key, host:port) already; `file` has the keys."""
     from orchestrator.config import split_listen
 
     for key, address in addresses:
@@ -184,6 +184,6 @@ def check_free(addresses: Sequence[tuple[str, str]]) -> None:
             except OSError as error:
                 raise Conflict(
                     f"{address} cannot be listened on: {error.strerror}",
-                    hint=f"give {key} in outrider.toml another port, or end what listens there "
+                    hint=f"give {key} another port in {file}, or end what listens there "
                     f"(`ss -ltnp 'sport = :{port}'` says what)",
                 ) from error

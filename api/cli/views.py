@@ -175,7 +175,7 @@ def logs(
     tail: Annotated[int, typer.Option("--tail", metavar="N", min=0, help="So many of the last lines.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """Show the log of a model's engine: the one that serves, or the last one."""
+    """Show the log of a model's engine. It is the one that serves, or the last one."""
     from api.cli.client import Client
 
     with Client(common(ctx).paths) as client:
@@ -192,7 +192,7 @@ def logs(
 
 
 def models(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the models of the configuration and of the catalogue."""
+    """List the models that this host knows. Those of the configuration, and of the catalogue."""
     from api.cli.client import Client
 
     with Client(common(ctx).paths) as client:

@@ -109,16 +109,16 @@ def test_last_words(ready: Paths) -> None:
     assert str(kind.log) in str(error.hint)
 
 
-def test_a_taken_port_is_said_with_its_key() -> None:
+def test_a_taken_port_is_said_with_its_key(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(Conflict) as raised:
-            processes.check_free([("[gateway] listen", f"127.0.0.1:{port}")])
+            processes.check_free([("[gateway] listen", f"127.0.0.1:{port}")], tmp_path / "outrider.toml")
     assert f"127.0.0.1:{port} cannot be listened on" in raised.value.detail
-    assert "[gateway] listen" in str(raised.value.hint)
-    processes.check_free([("[gateway] listen", f"127.0.0.1:{port}")])
+    assert f"give [gateway] listen another port in {tmp_path}/outrider.toml" in str(raised.value.hint)
+    processes.check_free([("[gateway] listen", f"127.0.0.1:{port}")], tmp_path / "outrider.toml")
 
 
 def test_children_know_the_folders(tmp_path: Path) -> None:
