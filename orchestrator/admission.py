@@ -94,7 +94,8 @@ class Admission:
             if free is not None and size > free:
                 error = DoesNotFit(
                     f"{plan.model} needs {_gib(size)} and {_gib(free)} are left on {', '.join(devices)}",
-                    hint="stop another model, or plan less context (`outrider plan MODEL --what-if ctx=4096`)",
+                    hint="stop another model, or give this one less context"
+                    f" (`outrider plan {plan.model} --what-if context=4096` shows what that takes)",
                     evidence={"needed_bytes": size, "free_bytes": free, "devices": list(devices)},
                 )
                 error.retryable = True  # what does not fit now may fit when something else has gone

@@ -17,6 +17,9 @@ from orchestrator.registry import Registry
 from orchestrator.steps import Cause, Context
 from orchestrator.views import Change, ReloadResult, Why
 
+SHOWN = 5
+"""Changes that the journal's line names; all are in its evidence."""
+
 
 class Reloading:
     """The present configuration and the way to the next one. One reload at a time."""
@@ -52,7 +55,7 @@ class Reloading:
             self._context.journal.emit(
                 "config",
                 "reloaded",
-                f"{len(changes)} changes",
+                _summary(changes),
                 evidence={"changes": [f"{c.subject}: {c.kind} {c.detail}" for c in changes][:50]},
             )
         defaults_changed = any(model_of(c) is None and c.action == Action.APPLY for c in changes)
@@ -71,3 +74,10 @@ class Reloading:
         for entry in new.models:
             if self._registry.own(entry.name) is None:
                 self._registry.define(entry)
+
+
+def _summary(changes: Sequence[Change]) -> str:
+    """The first changes in words, and how many more there are."""
+    told = ", ".join(f"{c.subject} {c.kind}" for c in changes[:SHOWN])
+    more = len(changes) - SHOWN
+    return f"{told} and {more} more" if more > 0 else told

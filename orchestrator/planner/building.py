@@ -169,9 +169,8 @@ def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     reasons = [_method_reason(candidate, wish), _evidence_reason(candidate)]
     reasons.append(Reason("fits", f"takes {explain(fitted.expected)}", candidate.variant.source))
     said = wish.context is not None and wish.parallel is not None
-    text = f"{fitted.context} tokens for each of {fitted.parallel} sequences" + (
-        "" if said else ": the largest usual size that fits"
-    )
+    sequences = "one sequence" if fitted.parallel == 1 else f"each of {fitted.parallel} sequences"
+    text = f"{fitted.context} tokens for {sequences}" + ("" if said else ": the largest usual size that fits")
     reasons.append(Reason("size", text))
     reasons += fitted.reasons
     if candidate.shape is None:
@@ -203,7 +202,7 @@ def _method_reason(candidate: Candidate, wish: Preferences) -> Reason:
     if wish.method is not None:
         return Reason("method", f"{candidate.method} was asked for")
     if candidate.method is Method.NONE:
-        return Reason("method", "no speculation: no drafter fits this model, host and memory better")
+        return Reason("method", "no speculation: none that works here is expected to be faster")
     gain = None if candidate.known is None else candidate.known.gain
     seen = "" if gain is None else f", {gain:.2f}x seen for a single stream"
     drafter = "" if candidate.drafter is None else f" with {candidate.drafter.name}"

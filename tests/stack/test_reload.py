@@ -54,6 +54,7 @@ def test_a_reload_touches_only_the_model_that_changed(three: Stack, test_models:
     after = ids(three)
     assert (after["a"], after["c"]) == (before["a"], before["c"])
     assert three.deployment("b")["engine"]["context"] == 1024
+    assert [e["text"] for e in three.events() if e["code"] == "reloaded"] == ["model b changed"]
     assert three.text("b", 20) == recital(20)
     # the same by signal, with nothing changed: nothing happens
     settled = ids(three)
