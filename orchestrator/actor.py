@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from orchestrator import backoff, lifecycle
+from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
@@ -22,7 +23,7 @@ from orchestrator.errors import OutriderError
 from orchestrator.lifecycle import Step
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Method
-from orchestrator.steps import Cause, Context, Steps
+from orchestrator.steps import Steps
 from orchestrator.views import DeploymentView, Desired, State
 
 log = structlog.get_logger("actor")

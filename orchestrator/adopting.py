@@ -22,6 +22,7 @@ from containers.sweep import sweep
 from orchestrator import adoption
 from orchestrator.actor import Actor
 from orchestrator.adoption import Adoption, Found
+from orchestrator.context import Context
 from orchestrator.decision import Decision
 from orchestrator.engine import SOCKET_NAME, Engine, read_key, remove_files, socket_folder
 from orchestrator.engine_client import EngineUnreachable
@@ -29,7 +30,6 @@ from orchestrator.errors import DatabaseFailed
 from orchestrator.plan import Plan
 from orchestrator.runner import Runner
 from orchestrator.runtimes import adapter
-from orchestrator.steps import Context
 from orchestrator.views import Desired, State
 
 HEALTH_LIMIT = 2.0

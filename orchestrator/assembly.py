@@ -15,6 +15,7 @@ from orchestrator import locks
 from orchestrator.admission import Admission
 from orchestrator.clock import Clock
 from orchestrator.config import Config
+from orchestrator.context import Context
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.host_watch import HostWatch
@@ -22,7 +23,6 @@ from orchestrator.paths import Paths
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
 from orchestrator.runner import Identity, Runner
-from orchestrator.steps import Context
 from orchestrator.store import DesiredRow, Store
 from orchestrator.timing import Timing
 

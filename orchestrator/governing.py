@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from orchestrator import governor
 from orchestrator.actor import Actor
+from orchestrator.context import Cause, Context
 from orchestrator.governor import Governing
-from orchestrator.steps import Cause, Context
 from orchestrator.views import Desired
 
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 import structlog
 
 from orchestrator.actor import Actor
+from orchestrator.context import Context
 from orchestrator.deployment import Deployment
 from orchestrator.errors import NotFound
 from orchestrator.models import ModelEntry
 from orchestrator.planning import Planning
-from orchestrator.steps import Context
 from orchestrator.views import Desired
 
 CRASH_PAUSE = 1.0

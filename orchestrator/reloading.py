@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from orchestrator import config as configuration
 from orchestrator.config import Config
 from orchestrator.config_diff import Action, diff, model_of
+from orchestrator.context import Cause, Context
 from orchestrator.errors import ConfigError
 from orchestrator.planning import Planning
 from orchestrator.registry import Registry
-from orchestrator.steps import Cause, Context
 from orchestrator.views import Change, ReloadResult, Why
 
 SHOWN = 5

@@ -20,13 +20,13 @@ from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
 from orchestrator.assembly import Parts
 from orchestrator.chores import Chores
+from orchestrator.context import Cause
 from orchestrator.errors import OutriderError, Refused
 from orchestrator.governing import govern
 from orchestrator.jobs import Handle, Jobs
 from orchestrator.model_store import AddModel, add, remove
 from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
-from orchestrator.steps import Cause
 from orchestrator.supervise import Loops
 from orchestrator.views import (
     DeploymentView,

@@ -9,57 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import structlog
 
 from orchestrator import backoff, switching
-from orchestrator.admission import Admission, devices_of
-from orchestrator.clock import Clock
+from orchestrator.admission import devices_of
+from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
 from orchestrator.errors import DatabaseFailed, OutriderError, SwitchTooCostly
-from orchestrator.events import Journal
-from orchestrator.gateway_link import GatewayLink
 from orchestrator.lifecycle import COMING, Step
-from orchestrator.paths import Paths
 from orchestrator.plan import Method, Plan
-from orchestrator.planning import Planning
-from orchestrator.routing import RoutingTable
-from orchestrator.runner import Runner
-from orchestrator.store import Store
 from orchestrator.switching import Switch
-from orchestrator.timing import Timing
 from orchestrator.views import State, Why
 
 log = structlog.get_logger("steps")
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What every deployment of a host shares."""
-
-    paths: Paths
-    clock: Clock
-    timing: Timing
-    store: Store
-    journal: Journal
-    routing: RoutingTable
-    gateway: GatewayLink
-    admission: Admission
-    planning: Planning
-    runner: Runner
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why a new plan is made. `by` is who or what asked; with `automatic` the switch may be refused as too costly."""
-
-    reason: str
-    by: str
-    automatic: bool = False
-    evidence: Mapping[str, object] = field(default_factory=dict)
 
 
 class Steps:

@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from containers.errors import PodmanFailed, PodmanUnreachable
+from orchestrator.context import Cause
 from orchestrator.errors import DatabaseFailed, ModelFileError
 from orchestrator.routing import Route
-from orchestrator.steps import Cause
 from orchestrator.store import Store
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, a_plan, an_entry

@@ -21,6 +21,7 @@ from containers.spec import ContainerState
 from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
 from orchestrator.clock import SystemClock
+from orchestrator.context import Context
 from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine, make_socket_folder, write_key
 from orchestrator.errors import EngineFailed
@@ -31,7 +32,6 @@ from orchestrator.paths import find, prepare
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan
 from orchestrator.proof import Proof
 from orchestrator.routing import Route, RoutingTable
-from orchestrator.steps import Context
 from orchestrator.store import Store
 from orchestrator.timing import Timing
 from orchestrator.views import Desired, State

@@ -1,0 +1,43 @@
+"""What the deployments of a host share, and why one of them is given a new plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.admission import Admission
+from orchestrator.clock import Clock
+from orchestrator.events import Journal
+from orchestrator.gateway_link import GatewayLink
+from orchestrator.paths import Paths
+from orchestrator.planning import Planning
+from orchestrator.routing import RoutingTable
+from orchestrator.runner import Runner
+from orchestrator.store import Store
+from orchestrator.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every deployment of a host shares."""
+
+    paths: Paths
+    clock: Clock
+    timing: Timing
+    store: Store
+    journal: Journal
+    routing: RoutingTable
+    gateway: GatewayLink
+    admission: Admission
+    planning: Planning
+    runner: Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a new plan is made. `by` is who or what asked; with `automatic` the switch may be refused as too costly."""
+
+    reason: str
+    by: str
+    automatic: bool = False
+    evidence: Mapping[str, object] = field(default_factory=dict)
