@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from api.cli.options import resolve
 from api.cli.processes import daemon_of, gateway_of
 from containers import service
 from orchestrator.paths import Paths, prepare
+from tests.ports import free_ports
 from tests.waiting import until_sync
 
 LIMIT = 60
@@ -54,11 +54,7 @@ class Outrider:
 
 @pytest.fixture
 def outrider(tmp_path: Path, test_cache: Path) -> Iterator[Outrider]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(3)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        ports = tuple(int(one.getsockname()[1]) for one in sockets)
+    ports = free_ports(3)
     where = tmp_path / "s"
     (where / "config").mkdir(parents=True)
     (where / "config" / "outrider.toml").write_text(

@@ -23,15 +23,10 @@ import httpx
 
 from containers import service
 from orchestrator.paths import Paths, find, prepare
+from tests.ports import free_ports
 from tests.waiting import until_sync
 
 LIMIT = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def accepts(path: Path) -> bool:
@@ -66,7 +61,7 @@ class Stack:
         self.paths: Paths = prepare(find(state_dir=self.folder))
         self.scale = scale
         self._with_gateway = gateway
-        self.gateway_port, self.ops_port, self.api_port = free_port(), free_port(), free_port()
+        self.gateway_port, self.ops_port, self.api_port = free_ports(3)
         self.daemon: subprocess.Popen[bytes] | None = None
         self.gateway: subprocess.Popen[bytes] | None = None
         self.paths.models_d.mkdir(parents=True)
