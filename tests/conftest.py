@@ -1,3 +1,10 @@
 """Fixtures for all tests."""
 
+import signal
+
 pytest_plugins = ("tests.house_rules", "tests.podman_fixture", "tests.engine_fixture")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A script's shell starts what it puts into the background so, and each child of ours would inherit it;
+    # the tests of Ctrl-C need programs that feel it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
