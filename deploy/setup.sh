@@ -33,6 +33,10 @@ if [ "$(id -u)" != 0 ]; then
 fi
 if [ "$kind" = dev ]; then
     need gcc gcc
+    need c++ g++
+    need cmake cmake
+    need ninja ninja-build
+    need git git
     [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 fi
 if command -v "$python" >/dev/null 2>&1; then
