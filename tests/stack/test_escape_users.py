@@ -233,7 +233,10 @@ attempts = {
     "the disk": lambda: open("/dev/vda"),
     "the kernel's memory": lambda: open("/dev/mem"),
     "core pattern": lambda: open("/proc/sys/kernel/core_pattern", "w"),
-    "control groups": lambda: open("/sys/fs/cgroup/cgroup.procs", "w"),
+    # version 1 of them has a folder for each controller; what is above it is a tmpfs
+    "control groups": lambda: os.close(os.open(
+        "/sys/fs/cgroup/memory/cgroup.procs" if os.path.exists("/sys/fs/cgroup/memory")
+        else "/sys/fs/cgroup/cgroup.procs", os.O_WRONLY)),
     "the host's processes": lambda: os.kill(HOST_PID, 0),
     "the clock": lambda: __import__("time").clock_settime(0, 0),
     "the host's name": lambda: socket.sethostname("x"),
