@@ -7,10 +7,10 @@ ARGS ?=
 # three workers on two cores: the tests wait for containers more than they compute
 PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadfile
 
-.PHONY: help up down setup setup-dev test test-all check format bench lock schema clean
+.PHONY: help up down setup setup-dev test test-podman5 test-all check format bench lock schema clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 up: setup ## set everything up and start Outrider with a small model: make up ARGS="--detach"
 	@exec $(BIN)/outrider up $(ARGS)
@@ -26,6 +26,9 @@ setup-dev: ## the virtual environment that the tests need
 
 test: setup-dev ## the tests, without the slow ones
 	@$(PYTEST) -m "not slow" --budgets $(ARGS)
+
+test-podman5: ## the same in a Debian 13 of its own, for its Podman 5 and Python 3.13; needs root
+	@tests/podman5.sh make test
 
 test-all: setup-dev ## all tests; their record goes into the repository
 	@$(PYTEST) --record tests/full_run.json $(ARGS)

@@ -4,6 +4,8 @@
 is `workload.c`. `podman_owner` is the value for the owner label of whatever a test starts;
 the session's end removes every container that carries it. The image stays: another test
 run on the same machine may be about to use it.
+
+It is the `podman` of PATH, in whatever version. `tests/podman5.sh` runs tests where that is Podman 5.
 """
 
 from __future__ import annotations
