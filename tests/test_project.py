@@ -17,6 +17,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 OURS = {"api", "containers", "hosts", "orchestrator"}
+BELOW = {"orchestrator": {"security.py"}, "hosts": {"trees.py"}, "api": {"test_openapi.py", "test_contract.py"}}
+"""Files of other folders that a folder's design page speaks of."""
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)")
 
@@ -71,6 +73,18 @@ def test_lock_files_fit_the_project(lock: str) -> None:
 def test_both_lock_files_agree() -> None:
     run, dev = pins(LOCKS[0]), pins(LOCKS[1])
     assert {name: dev.get(name) for name in run} == dict(run)
+
+
+@pytest.mark.parametrize("folder", sorted(OURS))
+def test_design_pages_name_every_module_and_no_other(folder: str) -> None:
+    """The page of a folder is how a reader finds a module: by its path there, or by its name alone."""
+    page = (ROOT / folder / "design.md").read_text()
+    named = {Path(path).name for path in re.findall(r"`([\w/]+\.py)`", page)}
+    modules = {path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"}
+    assert named - {path.name for path in modules} - {"__init__.py"} <= BELOW.get(folder, set())
+    # folders that are named as a whole: their modules' heads say more
+    whole = {ROOT / folder / path for path in re.findall(r"`(\w+)/`", page)} | {ROOT / "api" / "gateway"}
+    assert {path.name for path in modules if path.parent not in whole} <= named
 
 
 def test_imports_go_one_way() -> None:

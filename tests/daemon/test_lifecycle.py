@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator import lifecycle
 from orchestrator.lifecycle import COMING, GONE, TRANSITIONS, EngineFacts, Situation, Step, allowed, decide
 from orchestrator.views import State
 
@@ -22,6 +25,13 @@ def situation(
     stuck_in: float | None = None,
 ) -> Situation:
     return Situation(running, wanted, engines, serving, retry_in, parked, stuck_in)
+
+
+def test_the_drawing_shows_the_table() -> None:
+    drawing = (Path(lifecycle.__file__).parent / "design.md").read_text()
+    drawn = re.findall(r"^ {4}(\w+) --> (\w+)$", drawing, re.MULTILINE)
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == {(a.value, b.value) for a, after in TRANSITIONS.items() for b in after}
 
 
 def test_every_state_can_be_left_but_the_last() -> None:
