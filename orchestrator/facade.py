@@ -41,7 +41,7 @@ class Facade(Protocol):
         """By public name or alias. Raises NotFound."""
 
     async def set_desired(self, name: str, desired: Desired, *, author: str) -> DeploymentView:
-        """Idempotent. Raises NotFound for an unknown model, Refused/DoesNotFit when it cannot be."""
+        """Idempotent. Raises NotFound for an unknown model; what keeps it from running is the view's reason."""
 
     async def restart(self, name: str, *, author: str) -> DeploymentView:
         """Stop and start with the same plan."""
@@ -50,7 +50,7 @@ class Facade(Protocol):
         """Make a new plan and move to it (make before break where it fits). A plan with the same digest: nothing."""
 
     async def drain(self, name: str, *, author: str) -> DeploymentView:
-        """Stop admitting requests, wait for those in flight; the engine stays."""
+        """Admit no new requests. Those in flight go on and the engine stays; `set_desired` running admits again."""
 
     async def engines(self) -> Sequence[EngineView]: ...
     async def jobs(self) -> Sequence[JobView]: ...
