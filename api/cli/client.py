@@ -195,8 +195,7 @@ class Client:
             except OSError as error:
                 raise DaemonUnreachable(
                     f"no daemon answers on {self._socket}",
-                    hint="start one with `outrider up` (or `systemctl start outrider`); "
-                    "a daemon with another state folder needs --state-dir",
+                    hint="`outrider up` starts one; a daemon with another state folder needs --state-dir",
                 ) from error
 
     def _lost(self, error: httpx.HTTPError, timeout: float) -> OutriderError:

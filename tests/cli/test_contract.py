@@ -47,7 +47,7 @@ def test_without_a_daemon_it_is_six_and_the_next_step(call: Call, words: tuple[s
     assert said.code == 6
     assert said.out == ""
     assert said.err.startswith("error[daemon_unreachable]: no daemon answers on ")
-    assert "hint: start one with `outrider up`" in said.err
+    assert "hint: `outrider up` starts one" in said.err
 
 
 def test_with_json_an_error_is_the_one_document(call: Call) -> None:
