@@ -45,3 +45,31 @@ def shared_stack(podman_socket: str, embedded_image: str, test_models: Path) -> 
     with stack:
         stack.start("plain", "spec")
         yield stack
+
+
+# for the attempts to get in and out (`test_escape*.py`)
+
+
+@pytest.fixture(scope="module")
+def stack(podman_socket: str, embedded_image: str, test_models: Path) -> Iterator[Stack]:
+    """`plain` is ready. Anybody may enter the stack's folder: what keeps people out lies deeper."""
+    made = Stack(podman_socket)
+    made.folder.chmod(0o755)
+    made.define("plain", test_models / g.TARGET, method="none", aliases=["Some/Alias"])
+    with made:
+        made.start("plain")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def engine(stack: Stack) -> Any:
+    """The engine that serves `plain`, as the API shows it."""
+    return stack.deployment("plain")["engine"]
+
+
+@pytest.fixture(scope="module")
+def key(stack: Stack, engine: Any) -> str:
+    """Its key, which nobody but root and the gateway's user may learn."""
+    text = (stack.paths.engines / f"{engine['id']}.key").read_text()
+    assert len(text) > 40
+    return text

@@ -10,7 +10,6 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +19,10 @@ import pytest
 from api.control.token import load_or_create
 from orchestrator.paths import find, prepare
 from tests.control.raw import ask, request
-from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.stack.stack import Stack
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
-
-
-@pytest.fixture(scope="module")
-def stack(podman_socket: str, embedded_image: str, test_models: Path) -> Iterator[Stack]:
-    """`plain` is ready. Anybody may enter the stack's folder: what keeps people out lies deeper."""
-    made = Stack(podman_socket)
-    made.folder.chmod(0o755)
-    made.define("plain", test_models / g.TARGET, method="none", aliases=["Some/Alias"])
-    with made:
-        made.start("plain")
-        yield made
-
-
-@pytest.fixture(scope="module")
-def engine(stack: Stack) -> Any:
-    return stack.deployment("plain")["engine"]
-
-
-@pytest.fixture(scope="module")
-def key(stack: Stack, engine: Any) -> str:
-    text = (stack.paths.engines / f"{engine['id']}.key").read_text()
-    assert len(text) > 40
-    return text
 
 
 @pytest.fixture(scope="module")

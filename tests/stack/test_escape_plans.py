@@ -21,17 +21,6 @@ from tests.stack.stack import Stack, model_toml
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
-@pytest.fixture(scope="module")
-def stack(podman_socket: str, embedded_image: str, test_models: Path) -> Iterator[Stack]:
-    """`plain` is ready. Anybody may enter the stack's folder: what keeps people out lies deeper."""
-    made = Stack(podman_socket)
-    made.folder.chmod(0o755)
-    made.define("plain", test_models / g.TARGET, method="none", aliases=["Some/Alias"])
-    with made:
-        made.start("plain")
-        yield made
-
-
 # out through a model's definition
 
 

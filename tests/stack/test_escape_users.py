@@ -9,7 +9,6 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +27,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 NOBODY = 65534
 FIRST_PERSON = 1000
 """The uid of the first person with an account on most machines."""
-
-
-@pytest.fixture(scope="module")
-def stack(podman_socket: str, embedded_image: str, test_models: Path) -> Iterator[Stack]:
-    """`plain` is ready. Anybody may enter the stack's folder: what keeps people out lies deeper."""
-    made = Stack(podman_socket)
-    made.folder.chmod(0o755)
-    made.define("plain", test_models / g.TARGET, method="none", aliases=["Some/Alias"])
-    with made:
-        made.start("plain")
-        yield made
-
-
-@pytest.fixture(scope="module")
-def engine(stack: Stack) -> Any:
-    return stack.deployment("plain")["engine"]
-
-
-@pytest.fixture(scope="module")
-def key(stack: Stack, engine: Any) -> str:
-    text = (stack.paths.engines / f"{engine['id']}.key").read_text()
-    assert len(text) > 40
-    return text
 
 
 # in as another user of the machine
