@@ -37,6 +37,10 @@ if [ "$kind" = dev ]; then
     need cmake cmake
     need ninja ninja-build
     need git git
+    # a container with a port: Debian 12's Podman sets the port up by iptables, Debian 13's by nft
+    need iptables iptables
+    need nft nftables
+    [ -x /usr/lib/podman/netavark ] || missing+=(netavark)
     [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 fi
 if command -v "$python" >/dev/null 2>&1; then
