@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import structlog
 
 from containers.errors import PodmanFailed, PodmanUnreachable
 from orchestrator.context import Cause
@@ -22,14 +20,6 @@ from tests.waiting import until
 
 OTHER = a_plan(argv=("--other",))
 FULL = OSError(28, "No space left on device")
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    with structlog.testing.capture_logs():
-        made = await World.open(tmp_path)
-        yield made
-        await made.close()
 
 
 async def some_rounds(world: World) -> None:

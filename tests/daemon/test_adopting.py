@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from containers.spec import ContainerState
 from orchestrator import governor
@@ -16,14 +14,6 @@ from orchestrator.governing import govern
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World
 from tests.waiting import until
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    with structlog.testing.capture_logs():
-        made = await World.open(tmp_path)
-        yield made
-        await made.close()
 
 
 async def test_what_runs_is_adopted(world: World) -> None:
