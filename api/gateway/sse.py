@@ -28,17 +28,21 @@ class Decoder:
     """Turns bytes into events. Comments, ids and retry lines are read over."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
         self._name = ""
         self._data: list[str] = []
         self._size = 0
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that `data` completes. Raises `EventTooLong`."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
         self._size += len(data)
         if self._size > LONGEST:
             raise EventTooLong(f"an event is longer than {LONGEST} bytes")
+        self._rest.append(data)
+        if b"\n" not in data:  # a table is one line of megabytes: joined once, not at each piece
+            return []
+        *lines, rest = b"".join(self._rest).split(b"\n")
+        self._rest = [rest]
         events = []
         for raw in lines:
             line = raw.removesuffix(b"\r").decode(errors="replace")
@@ -47,7 +51,7 @@ class Decoder:
             else:
                 if self._data:
                     events.append(Event(self._name or "message", "\n".join(self._data)))
-                self._name, self._data, self._size = "", [], len(self._rest)
+                self._name, self._data, self._size = "", [], len(rest)
         return events
 
     def _field(self, line: str) -> None:

@@ -110,7 +110,7 @@ def index(table: Table) -> dict[str, ModelRoute]:
 def save(path: Path, text: str) -> None:
     """Replace the copy on disk, all or nothing, durable on return. Blocking: not for the event loop."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.part")  # one name: what a killed gateway left is written over
     part.unlink(missing_ok=True)
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -154,7 +154,7 @@ def _model(value: object, where: str) -> ModelRoute:
     fields = _Fields(value, where)
     aliases = fields.items("aliases", missing_is_empty=True)
     for alias in aliases:
-        if not isinstance(alias, str) or not alias:
+        if not isinstance(alias, str) or not alias or not _is_text(alias):
             raise TableRefused(f"{where}.aliases: not all are names")
     return ModelRoute(
         name=fields.text("name"),
@@ -197,6 +197,11 @@ def _is_socket_path(text: str) -> bool:
     return text.startswith("/") and "\0" not in text and len(os.fsencode(text)) <= LONGEST_SOCKET_PATH
 
 
+def _is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8: JSON can carry halves of characters, which nothing can."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _no_duplicates(table: Table) -> None:
     names: set[str] = set()
     engines: set[str] = set()
@@ -231,7 +236,7 @@ class _Fields:
 
     def text(self, name: str) -> str:
         value = self._value.get(name)
-        if not isinstance(value, str) or not value:
+        if not isinstance(value, str) or not value or not _is_text(value):
             raise self._wrong(name, "a text")
         return value
 
@@ -274,4 +279,4 @@ class _Fields:
         value = self._value.get(name)
         if isinstance(value, Mapping):
             value = value.get("text")
-        return value if isinstance(value, str) and value else None
+        return value if isinstance(value, str) and value and _is_text(value) else None
