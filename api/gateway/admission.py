@@ -12,16 +12,18 @@ import time
 from bisect import bisect_left
 from collections.abc import Collection, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from api.gateway.heads import Tags, request_prefix
 from api.gateway.hold import WaitingRoom
-from api.gateway.log import event
+from api.gateway.log import event, warning
 from api.gateway.table import EngineRoute, ModelRoute, Table, TableRefused
 from api.gateway.upstream import Pool
 
 SICK_FOR = 1.0
 """Seconds for which an engine that failed is chosen only when no other admits."""
+WARN_EVERY = 1.0
+"""Seconds between two lines of the log about the same engine's failures."""
 TTFB_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds: upper bounds of the histogram of times to first byte."""
 
@@ -34,8 +36,45 @@ class Limits:
     hold_s: float = 600.0
     held_stream_comment: float = 10.0
     max_body_bytes: int = 32 * 1024 * 1024
+    max_held_bytes: int = 256 * 1024 * 1024
+    """Of all request bodies that are held at the same time: arriving, waiting, or not answered yet."""
+    read_s: float = 30.0
+    """For a head, and for a body that comes more slowly than `least_rate`."""
+    least_rate: float = 16 * 1024
+    """Bytes a second of a body: what a client has to keep up after `read_s`."""
+    unread_s: float = 300.0
+    """For a client that takes nothing of an answer that waits for it."""
+    keep_alive_s: float = 75.0
+    """For an idle client connection: longer than clients' pools keep theirs."""
     settle_s: float = 1.0
     """How long a request whose only engine failed before the first byte waits for a new table."""
+
+
+class Bodies:
+    """How many bytes of request bodies are held, all together."""
+
+    __slots__ = ("held", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.held = 0
+        self.limit = limit
+
+    def take(self, size: int) -> bool:
+        """Hold that many bytes more; False, and nothing is taken, when there is no room."""
+        if self.held + size > self.limit:
+            return False
+        self.held += size
+        return True
+
+    def give(self, size: int) -> None:
+        self.held -= size
+
+
+class Running(Protocol):
+    """A request between its arrival and its end."""
+
+    def cut_off(self) -> None:
+        """The gateway ends now: say so to the client."""
 
 
 class Engine:
@@ -46,6 +85,7 @@ class Engine:
         "bytes",
         "errors",
         "events",
+        "host",
         "id",
         "idle_waiters",
         "in_flight",
@@ -58,6 +98,8 @@ class Engine:
         "sick_until",
         "tags",
         "ttfb",
+        "unsaid",
+        "warned",
     )
 
     def __init__(self, route: EngineRoute, host: str) -> None:
@@ -70,6 +112,8 @@ class Engine:
         self.last_byte: float | None = None
         self.ttfb: float | None = None
         self.sick_until = 0.0
+        self.warned = -WARN_EVERY
+        self.unsaid = 0
         self.admitting = False
         self.listed = True
         self.idle_waiters: list[asyncio.Future[None]] = []
@@ -83,9 +127,22 @@ class Engine:
             self.pool.close()
             self.pool = Pool(path=route.socket, port=route.port)
         self.route = route
-        self.listed = True
+        self.host = host
         self.prefix = request_prefix(route.key)
         self.tags = Tags.of(host, route.engine, route.generation, route.plan, route.method)
+
+    def failed(self, model: str, detail: str, *, before_first_byte: bool) -> None:
+        """It lost a request. Logged once in `WARN_EVERY` seconds: a dead engine may fail thousands of them."""
+        self.errors += 1
+        now = time.monotonic()
+        self.sick_until = now + SICK_FOR
+        if now - self.warned < WARN_EVERY:
+            self.unsaid += 1
+            return
+        fields = {"detail": detail, "before_first_byte": before_first_byte, "unsaid_before": self.unsaid}
+        warning("engine_failed", engine=self.id, model=model, **fields)
+        self.warned = now
+        self.unsaid = 0
 
     def stats(self, now: float) -> dict[str, object]:
         return {
@@ -164,6 +221,8 @@ class Admission:
         """The Date header's line of this second."""
         self.table: Table | None = None
         self.source: str | None = None
+        self.bodies = Bodies(limits.max_held_bytes)
+        self.running: set[Running] = set()
         self.index: dict[str, Model] = {}
         self._models: dict[str, Model] = {}
         self._engines: dict[str, Engine] = {}
@@ -233,6 +292,7 @@ class Admission:
         self._index(table)
         for model in list(self._models.values()):
             model.room.recheck()
+        self._forget_models()
 
     def _apply_model(self, route: ModelRoute, host: str) -> None:
         model = self._models.get(route.name)
@@ -245,7 +305,9 @@ class Admission:
             if engine is None:
                 self._engines[item.engine] = Engine(item, host)
             else:
-                engine.update(item, host)
+                engine.listed = True
+                if engine.route != item or engine.host != host:
+                    engine.update(item, host)
         self._admit(model)
 
     def _admit(self, model: Model) -> None:
@@ -273,6 +335,12 @@ class Admission:
             if model.name not in models:
                 model.route = None
                 model.admitting = []
+
+    def _forget_models(self) -> None:
+        """Models that no table names go as soon as nothing of them is left; one that comes back counts anew."""
+        for model in list(self._models.values()):
+            if model.route is None and not model.in_flight and not len(model.room):
+                del self._models[model.name]
 
     def _index(self, table: Table) -> None:
         self.index = {route.name: self._models[route.name] for route in table.models}
@@ -314,6 +382,11 @@ class Admission:
         self.stopping = True
         for model in self._models.values():
             model.room.close()
+
+    def cut_off(self) -> None:
+        """End what still runs, in words that its client understands."""
+        for request in list(self.running):
+            request.cut_off()
 
     def close(self) -> None:
         """Drop idle connections and unfinished dials."""

@@ -7,6 +7,7 @@ from api.gateway.admission import Admission, Model
 from api.gateway.asgi import (
     AsgiResponder,
     Receive,
+    Refusal,
     Scope,
     Send,
     answer_json,
@@ -14,6 +15,7 @@ from api.gateway.asgi import (
     read_body,
     refuse_body,
 )
+from api.gateway.guard import Guard
 from api.gateway.relay import COMPLETIONS, Relay
 
 MODELS = "/v1/models"
@@ -22,11 +24,16 @@ MODELS = "/v1/models"
 class GatewayApp:
     """The data plane's HTTP face. Nothing but what stands here can be reached of an engine."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, guard: Guard) -> None:
         self._admission = admission
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            return
+        refused = self._guard.refusal(scope["headers"], scope["http_version"])
+        if refused is not None:
+            await refuse_body(scope, receive, send, Refusal(refused))
             return
         path: str = scope["path"]
         method: str = scope["method"]
@@ -56,10 +63,11 @@ class GatewayApp:
             await answer_json(send, describe(model))
 
     async def _complete(self, scope: Scope, receive: Receive, send: Send) -> None:
-        limit = self._admission.limits.max_body_bytes
-        body = await read_body(scope, receive, limit)
+        body = await read_body(scope, receive, self._admission.limits.max_body_bytes, self._admission.bodies)
         if body is None:
-            await refuse_body(scope, receive, send, limit)
+            return
+        if isinstance(body, Refusal):
+            await refuse_body(scope, receive, send, body)
             return
         responder = AsgiResponder()
         relay = Relay(self._admission, responder, COMPLETIONS[scope["path"]], scope["headers"], body)

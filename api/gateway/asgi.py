@@ -6,9 +6,11 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from api.gateway import problem
+from api.gateway.admission import Bodies
 from api.gateway.heads import pairs
 from api.gateway.problem import Problem
 
@@ -21,6 +23,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+NO_BODY = frozenset((204, 304))
+"""Statuses whose answers have no body, and say nothing of its length."""
 HIGH_WATER = 64 * 1024
 """Bytes queued for a client above which the engine is read no further."""
 DRAIN_LIMIT_S = 2.0
@@ -42,38 +46,56 @@ async def answer_problem(send: Send, reason: Problem) -> None:
     await answer(send, reason.status, reason.headers(), reason.body())
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
-    """The request's body; None when it is over `limit` bytes, or the client left."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A body that is not taken; `more`: the client still sends it."""
+
+    reason: Problem
+    more: bool = True
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int, bodies: Bodies) -> bytes | Refusal | None:
+    """The request's body, taken from `bodies`; what is wrong with it, or None when the client left."""
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > limit:
-            return None
+            return Refusal(problem.too_large(limit))
     parts = []
     size = 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            return None
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+    whole = False
+    try:
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return None
+            part: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            if size + len(part) > limit:
+                return Refusal(problem.too_large(limit), more)
+            if not bodies.take(len(part)):
+                return Refusal(problem.bodies_full(bodies.limit), more)
+            size += len(part)
+            parts.append(part)
+            if not more:
+                body = b"".join(parts)
+                whole = True
+                return body
+    finally:
+        if not whole:
+            bodies.give(size)
 
 
-async def refuse_body(scope: Scope, receive: Receive, send: Send, limit: int) -> None:
-    """Answer 413 and close. What the client is still sending is dropped for a moment.
+async def refuse_body(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
+    """Answer and close. What the client is still sending is dropped for a moment.
 
     A close with unread data would reset the connection, and take the answer away with it.
     """
-    reason = problem.too_large(limit)
+    reason = refusal.reason
     body = reason.body()
     headers = [*reason.headers(), (b"connection", b"close"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": reason.status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
     waits_for_leave = any(name == b"expect" for name, _ in scope["headers"])
-    if not waits_for_leave:
+    if refusal.more and not waits_for_leave:
         try:
             async with asyncio.timeout(DRAIN_LIMIT_S):
                 while (await receive()).get("more_body", False):
@@ -105,7 +127,7 @@ class AsgiResponder:
         if length is None and done:
             length = len(data)
         headers = pairs(head)
-        if length is not None:
+        if length is not None and status not in NO_BODY:
             headers.append((b"content-length", b"%d" % length))
         self._queue.append({"type": "http.response.start", "status": status, "headers": headers})
         self.body(data, done=done)

@@ -13,12 +13,20 @@ def _not_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
+MOST_ITEMS = 2_000_000
+"""Lists, objects and items of a body, as far as counting commas and brackets tells.
+
+Reading 22 MiB of empty lists takes 1.2 s and 700 MiB; no prompt is made of that many parts.
+"""
+_COUNTED_FROM = 1024 * 1024
 _BLANK = " \t\r\n"
 _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
 def read(body: bytes) -> tuple[str, bool] | Problem:
     """(model, stream) of a request body, or what is wrong with it."""
+    if len(body) > _COUNTED_FROM and sum(map(body.count, (b",", b"[", b"{"))) > MOST_ITEMS:
+        return problem.too_intricate(MOST_ITEMS)
     try:
         text = body.decode().strip(_BLANK)
         document, end = _DECODER.raw_decode(text)  # `decode` would look for blanks with regular expressions

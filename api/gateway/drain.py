@@ -11,9 +11,11 @@ import json
 import math
 
 from api.gateway.admission import Admission
-from api.gateway.asgi import Receive, Scope, Send, answer_json, read_body
+from api.gateway.asgi import Receive, Refusal, Scope, Send, answer_json, read_body
 
 LONGEST_BODY = 64 * 1024
+LONGEST_WAIT = 86400.0
+"""Seconds: no drain waits for more than a day, whatever it is told."""
 
 
 class DrainApp:
@@ -36,7 +38,13 @@ class DrainApp:
                 await answer_json(send, {"error": "POST /drain, GET /stats, GET /healthz"}, 404)
 
     async def _drain(self, scope: Scope, receive: Receive, send: Send) -> None:
-        order = _order(await read_body(scope, receive, LONGEST_BODY))
+        bodies = self._admission.bodies
+        body = await read_body(scope, receive, LONGEST_BODY, bodies)
+        if body is None:
+            return
+        if isinstance(body, bytes):
+            bodies.give(len(body))
+        order = body.reason.message if isinstance(body, Refusal) else _order(body)
         if isinstance(order, str):
             await answer_json(send, {"error": order}, 400)
             return
@@ -45,19 +53,21 @@ class DrainApp:
         await answer_json(send, {"engine": engine, "in_flight": in_flight}, 504 if in_flight else 200)
 
 
-def _order(body: bytes | None) -> tuple[str, float, int | None] | str:
+def _order(body: bytes) -> tuple[str, float, int | None] | str:
     """(engine, timeout, revision) of a drain request, or what is wrong with it."""
     try:
-        document = json.loads(body or b"")
-    except ValueError:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
         return "the body is not JSON"
     if not isinstance(document, dict):
         return "the body is not an object"
     engine, timeout_s, revision = document.get("engine"), document.get("timeout_s"), document.get("revision")
     if not isinstance(engine, str) or not engine:
         return "`engine` has to be an engine's id"
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not math.isfinite(timeout_s):
+    if isinstance(timeout_s, float) and not math.isfinite(timeout_s):
+        timeout_s = None
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         return "`timeout_s` has to be a number of seconds"
     if revision is not None and (not isinstance(revision, int) or isinstance(revision, bool)):
         return "`revision` has to be a whole number"
-    return engine, max(0.0, float(timeout_s)), revision
+    return engine, min(max(0.0, timeout_s), LONGEST_WAIT), revision

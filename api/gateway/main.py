@@ -11,15 +11,16 @@ from collections.abc import Sequence
 
 import uvloop
 
-from api.gateway import fastpath, log
+from api.gateway import fastpath, log, protocol
 from api.gateway.admission import Admission
 from api.gateway.app import GatewayApp
 from api.gateway.drain import DrainApp
+from api.gateway.guard import Guard
 from api.gateway.link import Link
 from api.gateway.log import event, warning
 from api.gateway.ops import OpsApp
 from api.gateway.pidfile import PidFile
-from api.gateway.server import Listener, keep_date, warn_if_public
+from api.gateway.server import Listener, every_second, warn_if_public
 from api.gateway.settings import Settings, from_command_line
 from api.gateway.table import this_boot
 from orchestrator.clock import SystemClock
@@ -28,6 +29,10 @@ from orchestrator.paths import Paths, prepare
 
 PID_FILE = "gateway.pid"
 OPEN_FILES = 65536
+SPARE_FILES = 64
+"""Descriptors for everything but clients and engines: listeners, the link, the table's file, operators."""
+LAST_WORDS = 1.0
+"""Seconds for what is written at the very end to reach its reader."""
 
 
 def run(paths: Paths, settings: Settings) -> None:
@@ -36,17 +41,17 @@ def run(paths: Paths, settings: Settings) -> None:
     Raises `Conflict` when another runs on the same folder, `CannotListen` when an
     address is taken. Logs to standard error.
     """
-    _raise_open_files()
+    files = _raise_open_files()
     ready = prepare(paths)
     pid = PidFile(ready.run_dir / PID_FILE, "gateway")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(ready, settings))
+            runner.run(_serve(ready, settings, most_connections(files)))
     finally:
         pid.close()
 
 
-async def _serve(paths: Paths, settings: Settings) -> None:
+async def _serve(paths: Paths, settings: Settings, most: int) -> None:
     clock = SystemClock()
     admission = Admission(settings.limits, wall=clock.wall())
     link = Link(
@@ -57,11 +62,15 @@ async def _serve(paths: Paths, settings: Settings) -> None:
         owner=paths.owner,
         timing=settings.timing,
     )
-    if fastpath.BROKEN is not None:
-        warning("fast_path_off", detail=fastpath.BROKEN)
-    clients = Listener(GatewayApp(admission), fastpath.protocol_for(admission, fast=settings.fast_path))
-    ops = Listener(OpsApp(admission, link), fastpath.protocol_for(admission, fast=False))
-    control = Listener(DrainApp(admission), fastpath.protocol_for(admission, fast=False))
+    if protocol.BROKEN is not None:
+        warning("fast_path_off", detail=protocol.BROKEN)
+    guard, ops_guard = Guard(settings.listen.host), Guard(settings.ops_listen.host)
+    fast = fastpath.protocol_for(admission, guard if settings.fast_path else None)
+    plain = fastpath.protocol_for(admission)
+    keep_alive = settings.limits.keep_alive_s
+    clients = Listener(GatewayApp(admission, guard), fast, keep_alive, most)
+    ops = Listener(OpsApp(admission, link, ops_guard), plain, keep_alive)
+    control = Listener(DrainApp(admission), plain, keep_alive)
     stop = _stop_signal()
     link.start_from_disk()
     try:
@@ -72,7 +81,7 @@ async def _serve(paths: Paths, settings: Settings) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(link.run()),
-                tasks.create_task(keep_date(admission, [clients, ops, control], clock)),
+                tasks.create_task(every_second(admission, [clients, ops, control], clock)),
             ]
             gc.collect()
             gc.freeze()
@@ -82,6 +91,8 @@ async def _serve(paths: Paths, settings: Settings) -> None:
             admission.stop()
             clients.stop_accepting()
             cut = await clients.finish(settings.timing.shutdown)
+            admission.cut_off()
+            await clients.finish(LAST_WORDS)
             for task in background:
                 task.cancel()
         await link.settle()
@@ -89,18 +100,26 @@ async def _serve(paths: Paths, settings: Settings) -> None:
     finally:
         for listener in (clients, ops, control):
             listener.stop_accepting()
-            await listener.finish(1.0)
+            await listener.finish(LAST_WORDS)
+            listener.abort()
         admission.close()
         paths.gateway_socket.unlink(missing_ok=True)
         await asyncio.sleep(0)  # closed transports need a turn of the loop to be gone
 
 
-def _raise_open_files() -> None:
-    """Each stream takes two descriptors, and the usual soft limit is 1024."""
+def most_connections(files: int) -> int:
+    """How many clients there may be: each may need a second descriptor, for its engine."""
+    return max(1, (files - SPARE_FILES) // 2)
+
+
+def _raise_open_files() -> int:
+    """The descriptors there may be. Each stream takes two, and the usual soft limit is 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return wanted if soft == resource.RLIM_INFINITY else soft
 
 
 def _stop_signal() -> asyncio.Event:
@@ -127,4 +146,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 4
             case _:
                 return 1
+    except OSError as error:
+        log.event(
+            "failed", 40, code="os_error", detail=str(error), hint="the state and run folders have to be writable"
+        )
+        return 1
     return 0

@@ -31,6 +31,7 @@ def render(admission: Admission, *, linked: bool) -> str:
             "Revision of the routing table in force",
             [] if table is None else [({"source": admission.source or ""}, float(table.revision))],
         ),
+        _family("held_body_bytes", "gauge", "Request bodies held", [({}, float(admission.bodies.held))]),
         *_model_families(models),
         *_engine_families(engines, now),
         _family("resident_memory_bytes", "gauge", "Resident memory of the process", [({}, float(_resident()))]),

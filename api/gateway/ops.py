@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from api.gateway.admission import Admission
-from api.gateway.asgi import Receive, Scope, Send, answer, answer_json
+from api.gateway.asgi import Receive, Scope, Send, answer, answer_json, answer_problem
+from api.gateway.guard import Guard
 from api.gateway.link import Link
 from api.gateway.metrics import CONTENT_TYPE, render
 
@@ -11,12 +12,17 @@ from api.gateway.metrics import CONTENT_TYPE, render
 class OpsApp:
     """No client key reaches it, and no client does."""
 
-    def __init__(self, admission: Admission, link: Link) -> None:
+    def __init__(self, admission: Admission, link: Link, guard: Guard) -> None:
         self._admission = admission
+        self._guard = guard
         self._link = link
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            return
+        refused = self._guard.refusal(scope["headers"], scope["http_version"])
+        if refused is not None:
+            await answer_problem(send, refused)
             return
         path: str = scope["path"]
         if scope["method"] not in {"GET", "HEAD"}:

@@ -82,6 +82,55 @@ def too_large(limit: int) -> Problem:
     return Problem(413, "request_too_large", f"the request body is over the limit of {limit} bytes (max_body_bytes)")
 
 
+def too_intricate(limit: int) -> Problem:
+    return Problem(
+        400, "request_too_intricate", f"the request body has more than {limit} lists, objects and items; send fewer"
+    )
+
+
+def bodies_full(limit: int) -> Problem:
+    return Problem(
+        503,
+        "bodies_full",
+        f"the requests that are held already come to {limit} bytes together; try again when some are answered",
+        retry_after=5.0,
+    )
+
+
+def too_slow(seconds: float) -> Problem:
+    return Problem(408, "request_timeout", f"the request did not arrive within {seconds:g} s")
+
+
+def exhausted(detail: str) -> Problem:
+    return Problem(503, "gateway_exhausted", f"the gateway cannot open a connection ({detail})", retry_after=5.0)
+
+
+def too_many_connections(limit: int) -> Problem:
+    return Problem(503, "too_many_connections", f"{limit} connections are open already", retry_after=5.0)
+
+
+def host_missing(count: int) -> Problem:
+    how = "no Host header" if count == 0 else f"{count} Host headers"
+    return Problem(400, "invalid_host", f"the request has {how}; HTTP/1.1 asks for one")
+
+
+def foreign_host(listen: str) -> Problem:
+    return Problem(
+        421,
+        "foreign_host",
+        f"this gateway listens on {listen} and answers to localhost, 127.0.0.1 and [::1] only, so that no web page "
+        "can reach it under a name of its own; a proxy in front has to send one of these as Host",
+    )
+
+
+def foreign_origin(listen: str) -> Problem:
+    return Problem(
+        403,
+        "foreign_origin",
+        f"this gateway listens on {listen} and takes no requests from web pages of other hosts",
+    )
+
+
 def headers_too_large(limit: int) -> Problem:
     return Problem(431, "headers_too_large", f"the request's headers are over the limit of {limit} bytes")
 

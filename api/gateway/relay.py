@@ -19,11 +19,10 @@ from typing import Protocol
 
 from api.gateway import body as request_body
 from api.gateway import problem
-from api.gateway.admission import SICK_FOR, Admission, Engine, Model
+from api.gateway.admission import Admission, Engine, Model
 from api.gateway.heads import Headers, lines, request_head, response_head
-from api.gateway.log import warning
 from api.gateway.problem import Problem
-from api.gateway.upstream import Connection
+from api.gateway.upstream import OURS, Connection
 
 COMPLETIONS = {"/v1/chat/completions": b"/v1/chat/completions", "/v1/completions": b"/v1/completions"}
 """The paths that are relayed: as a client asks for them, and as an engine is asked."""
@@ -83,6 +82,7 @@ class Relay:
         "_path",
         "_paused",
         "_responder",
+        "_retried",
         "_sent",
         "_started",
         "_stream",
@@ -94,7 +94,7 @@ class Relay:
     )
 
     def __init__(self, admission: Admission, responder: Responder, path: bytes, headers: Headers, body: bytes) -> None:
-        """`headers`: names in lower case."""
+        """`headers`: names in lower case. `body` is counted in `admission.bodies`, and given back here."""
         self._admission = admission
         self._responder = responder
         self._path = path
@@ -106,6 +106,7 @@ class Relay:
         self._waiting: _Waiting | None = None
         self._wants_stream = False
         self._tried: tuple[str, ...] = ()
+        self._retried = False
         self._detail = ""
         self._fresh = False
         self._started = False
@@ -129,6 +130,7 @@ class Relay:
             self._end(problem.model_not_found(name, [known.name for known in self._admission.models()]))
             return
         self._model = model
+        self._admission.running.add(self)
         model.arrivals += 1
         if self._admission.stopping:
             self._reject(problem.shutting_down())
@@ -141,14 +143,25 @@ class Relay:
         """The client left: stop the engine's work, give every place back."""
         if self.over:
             return
-        self.over = True
+        self._close()
         if self._model is not None:
             self._model.cancelled += 1
         self._stop_waiting()
-        if self._connection is not None:
-            self._connection.abort()
-            self._connection = None
-        self._leave()
+        self._drop_engine()
+
+    def cut_off(self) -> None:
+        """The gateway ends and can wait no longer."""
+        model = self._model
+        if self.over or model is None:
+            return
+        reason = problem.shutting_down()
+        self._drop_engine()
+        if not self._started:
+            self._reject(reason)
+            return
+        self._close()
+        model.failed += 1
+        self._break_off(reason)
 
     def pause(self) -> None:
         """The client reads more slowly than the engine writes."""
@@ -164,7 +177,9 @@ class Relay:
     # routing and waiting
 
     def _route(self, model: Model) -> None:
-        engine = self._admission.pick(model, self._tried)
+        # What the table calls ready after a hold is worth a try, though it failed before it.
+        held = self._waiting is _Waiting.HOLD
+        engine = self._admission.pick(model, () if held else self._tried)
         if engine is not None:
             self._stop_waiting()
             self._attempt(model, engine)
@@ -235,6 +250,7 @@ class Relay:
             self._reject(problem.headers_too_large(LONGEST_HEAD))
             return
         self._engine = engine
+        self._fresh = False
         engine.in_flight += 1
         engine.requests += 1
         model.in_flight += 1
@@ -249,7 +265,11 @@ class Relay:
         try:
             connection = await pool.dial()
         except OSError as error:
-            if not self.over:
+            if self.over:
+                return
+            if error.errno in OURS:
+                self._exhausted(error)
+            else:
                 reason = "no connection in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
                 self._attempt_failed(engine, reason)
             return
@@ -257,6 +277,11 @@ class Relay:
             pool.put(connection)
         else:
             self._send(connection, head)
+
+    def _exhausted(self, error: OSError) -> None:
+        """It is the gateway that cannot, and the engine's good name stays."""
+        self._leave()
+        self._reject(problem.exhausted(error.strerror or str(error)))
 
     def _send(self, connection: Connection, head: bytes) -> None:
         self._connection = connection
@@ -269,15 +294,14 @@ class Relay:
         """Nothing of an answer came. Another engine gets one chance."""
         model = self._model
         assert model is not None
-        engine.errors += 1
-        engine.sick_until = time.monotonic() + SICK_FOR
-        warning("engine_failed", engine=engine.id, model=model.name, detail=detail, before_first_byte=True)
+        engine.failed(model.name, detail, before_first_byte=True)
         self._leave()
         self._detail = detail
-        if self._tried:
+        if self._retried:
             self._fail(model, problem.upstream_failed(model.name, detail))
         else:
             self._tried = (engine.id,)
+            self._retried = True
             self._route(model)
 
     def _leave(self) -> None:
@@ -309,7 +333,7 @@ class Relay:
 
     def _first_byte(self, connection: Connection, engine: Engine, model: Model) -> None:
         status = connection.status
-        if status in TRY_ELSEWHERE and not self._tried:
+        if status in TRY_ELSEWHERE and not self._retried:
             other = self._admission.pick(model, (engine.id,))
             if other is not None:
                 self._connection = None
@@ -317,11 +341,11 @@ class Relay:
                 engine.errors += 1
                 self._leave()
                 self._tried = (engine.id,)
+                self._retried = True
                 self._attempt(model, other)
                 return
         self._started = True
-        self._body = b""
-        self._headers = ()
+        self._let_go()
         engine.ttfb = ttfb = time.monotonic() - self._sent
         engine.sick_until = 0.0
         model.first_byte_after(ttfb)
@@ -346,10 +370,11 @@ class Relay:
         engine.last_byte = time.monotonic()
         if self._stream:
             engine.events += data.count(b"\n\n")
-            self._tail = data[-2:]
+            self._tail = data[-2:] or self._tail
 
     def _finished(self, connection: Connection, model: Model) -> None:
         self.over = True
+        self._admission.running.discard(self)
         self._connection = None
         if connection.status < 500:
             model.completed += 1
@@ -382,17 +407,26 @@ class Relay:
 
     def _lost(self, engine: Engine, model: Model, detail: str) -> None:
         """The engine was lost in the middle of its answer: nobody can continue that unseen."""
-        self.over = True
-        engine.errors += 1
-        engine.sick_until = time.monotonic() + SICK_FOR
+        self._close()
+        engine.failed(model.name, detail, before_first_byte=False)
         model.failed += 1
-        warning("engine_failed", engine=engine.id, model=model.name, detail=detail, before_first_byte=False)
         self._leave()
+        self._break_off(problem.upstream_lost(model.name, detail))
+
+    def _break_off(self, reason: Problem) -> None:
+        """End an answer that has begun so that nobody takes it for whole."""
         if self._stream or self._opened:
             separator = b"" if self._tail in {b"", b"\n\n"} else b"\n\n"
-            self._responder.body(separator + problem.upstream_lost(model.name, detail).event(), done=True)
+            self._responder.body(separator + reason.event(), done=True)
         else:
             self._responder.cut()
+
+    def _drop_engine(self) -> None:
+        """Stop the engine's work."""
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+        self._leave()
 
     # ends without an engine
 
@@ -407,13 +441,25 @@ class Relay:
 
     def _end(self, reason: Problem) -> None:
         self._stop_waiting()
-        self.over = True
+        self._close()
         if self._opened:
             self._responder.body(reason.event(), done=True)
             return
         body = reason.body()
         head = lines(reason.headers()) + self._host()
         self._responder.begin(reason.status, head, len(body), body, done=True)
+
+    def _close(self) -> None:
+        """From here on the request is over."""
+        self.over = True
+        self._admission.running.discard(self)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The request will not be sent again."""
+        self._admission.bodies.give(len(self._body))
+        self._body = b""
+        self._headers = ()
 
     def _host(self) -> bytes:
         table = self._admission.table

@@ -71,7 +71,10 @@ _KEYS = (
     _Key("gateway", "max_waiting", 256),
     _Key("gateway", "hold_s", 600.0),
     _Key("gateway", "max_body_bytes", 32 * MIB, least=1024),
+    _Key("gateway", "max_held_bytes", 256 * MIB, least=1024, in_file=False),
     _Key("gateway", "settle_s", 1.0, in_file=False),
+    _Key("gateway", "read_s", 30.0, least=0.1, in_file=False),
+    _Key("gateway", "unread_s", 300.0, least=0.1, in_file=False),
     _Key("timing", "scale", 1.0, least=0.001),
 )
 
@@ -113,7 +116,10 @@ def settle(
         hold_s=float(values["hold_s"]),
         held_stream_comment=timing.held_stream_comment,
         max_body_bytes=int(values["max_body_bytes"]),
+        max_held_bytes=max(int(values["max_held_bytes"]), int(values["max_body_bytes"])),
         settle_s=float(values["settle_s"]),
+        read_s=float(values["read_s"]),
+        unread_s=float(values["unread_s"]),
     )
     return Settings(
         listen=address(str(values["listen"]), "listen"),

@@ -111,7 +111,7 @@ class Client:
 def build(method: str, path: str, body: object = None, version: str = "1.1", **headers: str) -> bytes:
     """A request's bytes. Header names are given with underscores."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/{version}", "Host: test"]
+    lines = [f"{method} {path} HTTP/{version}", "Host: localhost"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body is not None:
         lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from api.gateway import fastpath, heads, settings, sse
+from api.gateway import heads, protocol, settings, sse
 from api.gateway.heads import Tags, pairs, request_head, response_head
 from orchestrator.errors import ConfigError, UsageError
 
@@ -118,7 +118,7 @@ def test_wrong_options_and_variables_are_named(tmp_path: Path) -> None:
 
 
 def test_uvicorn_is_as_known() -> None:
-    assert fastpath.BROKEN is None
+    assert protocol.BROKEN is None
 
 
 def test_another_uvicorn_turns_the_fast_path_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_another_uvicorn_turns_the_fast_path_off(monkeypatch: pytest.MonkeyPatch
         def __init__(self) -> None:
             self.body = bytearray()
 
-    assert "on_body" in str(fastpath.contract_broken(protocol=Renamed))
-    assert "more_body" in str(fastpath.contract_broken(cycle=Slimmer))
+    assert "on_body" in str(protocol.contract_broken(protocol=Renamed))
+    assert "more_body" in str(protocol.contract_broken(cycle=Slimmer))
     monkeypatch.setattr("uvicorn.__version__", "0.55.0")
-    assert "0.55.0" in str(fastpath.contract_broken())
+    assert "0.55.0" in str(protocol.contract_broken())

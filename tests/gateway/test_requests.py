@@ -44,9 +44,9 @@ async def test_wrong_bodies_are_explained(stack: Stack, body: bytes, status: int
 
 async def test_a_post_without_a_body_is_no_json(stack: Stack) -> None:
     client = await Client.connect(stack.gateway.address)
-    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n\r\n")
+    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert (await client.response()).code == "invalid_json"
-    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
     assert (await client.response()).code == "invalid_json"
 
 
@@ -62,7 +62,7 @@ async def test_a_body_in_chunks_is_sent_on_with_its_length(stack: Stack) -> None
     (engine,) = await stack.serve("chunks")
     body = json.dumps(chat("chunks", pad="p" * 100_000)).encode()
     client = await Client.connect(stack.gateway.address)
-    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
     for start in range(0, len(body), 30_000):
         piece = body[start : start + 30_000]
         client.send(b"%x\r\n%b\r\n" % (len(piece), piece))
@@ -77,7 +77,7 @@ async def test_a_body_in_chunks_is_sent_on_with_its_length(stack: Stack) -> None
 async def test_a_declared_body_over_the_limit_is_refused_unread(stack: Stack) -> None:
     client = await Client.connect(stack.gateway.address)
     length = 33 * MIB
-    client.send(f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{{".encode())
+    client.send(f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{{".encode())
     response = await client.response()
     assert (response.status, response.code) == (413, "request_too_large")
     assert response.headers["connection"] == "close"
@@ -95,7 +95,7 @@ async def test_who_sends_before_reading_sees_the_refusal_too(stack: Stack) -> No
 async def test_a_body_that_grows_over_the_limit_is_refused(stack: Stack) -> None:
     before = _resident(stack)
     client = await Client.connect(stack.gateway.address)
-    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
     piece = b"%x\r\n%b\r\n" % (MIB, b" " * MIB)
 
     async def pour() -> None:
@@ -124,8 +124,8 @@ async def test_expect_100_continue_is_answered(stack: Stack) -> None:
 
 async def test_expect_100_continue_over_the_limit_is_refused_without_it(stack: Stack) -> None:
     client = await Client.connect(stack.gateway.address)
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {99 * MIB}\r\n\r\n"
-    client.send(head.encode())
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n"
+    client.send(f"{head}content-length: {99 * MIB}\r\n\r\n".encode())
     assert (await client.response()).status == 413
     assert await client.closed()
 

@@ -41,7 +41,7 @@ class Scripted:
 
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\n\r\n"
+HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Taker:
