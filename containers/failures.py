@@ -63,7 +63,11 @@ def unreachable(doing: str, socket: str, cause: object) -> PodmanUnreachable:
 
 def timed_out(doing: str, limit: float) -> PodmanTimeout:
     """The deadline of a call passed; Podman may still carry it out."""
-    return PodmanTimeout(f"{doing}: no answer within {limit:g} s", evidence={"limit_s": limit})
+    return PodmanTimeout(
+        f"{doing}: no answer within {limit:g} s",
+        hint="`podman info` shows whether Podman answers at all; it waits for a slow disk, or for another command",
+        evidence={"limit_s": limit},
+    )
 
 
 def translate(error: OSError, doing: str, socket: str, limit: float) -> ContainerError:

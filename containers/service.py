@@ -181,7 +181,9 @@ async def _end(run_dir: Path, *signals: signal.Signals) -> None:
             if await _gone(run_dir, pid, STOP_LIMIT):
                 break
         else:
-            raise PodmanTimeout(f"the Podman service {pid} does not end, not even killed")
+            raise PodmanTimeout(
+                f"the Podman service {pid} does not end, not even killed", hint=f"see /proc/{pid}/stack"
+            )
     for name in (PID_FILE, SOCKET_FILE):
         (run_dir / name).unlink(missing_ok=True)
 
@@ -223,7 +225,10 @@ async def _lock(run_dir: Path, limit: float) -> AsyncIterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() >= end:
-                    raise PodmanTimeout("somebody else has been starting Podman for too long") from error
+                    raise PodmanTimeout(
+                        "somebody else has been starting Podman for too long",
+                        hint=f"`fuser {run_dir / LOCK_FILE}` says who",
+                    ) from error
                 await asyncio.sleep(_STEP)
             else:
                 break

@@ -154,7 +154,9 @@ async def _complaint(podman: str, settings: Settings, limit: float) -> str | Non
             async with asyncio.timeout(limit):
                 _, said = await process.communicate()
         except TimeoutError as error:
-            raise PodmanTimeout(f"a trial container took longer than {limit:g} s") from error
+            raise PodmanTimeout(
+                f"a trial container took longer than {limit:g} s", hint="try `podman run` by hand"
+            ) from error
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -99,7 +99,9 @@ def run(command: list[str]) -> str:
             stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError as error:
-        raise ImageBuildFailed(f"{command[0]} is not installed") from error
+        raise ImageBuildFailed(
+            f"{command[0]} is not installed", hint="python3, libc-bin (ldd) and binutils (strip) make the image"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise ImageBuildFailed(f"{command[0]} did not end within {COMMAND_LIMIT:.0f} s") from error
     except subprocess.CalledProcessError as error:
@@ -117,7 +119,9 @@ def interpreter(python: Path = SYSTEM_PYTHON) -> Interpreter:
     )
     whole, version, library = json.loads(run([str(python), "-sE", "-c", script]))
     if not whole:
-        raise ImageBuildFailed(f"{python} is a virtual environment, which cannot move into an image")
+        raise ImageBuildFailed(
+            f"{python} is a virtual environment, which cannot move into an image", hint="name the system's Python"
+        )
     return Interpreter(python.resolve(), version, Path(library))
 
 
@@ -142,7 +146,10 @@ def libraries(binaries: Iterable[Path]) -> Tree:
     tree: Tree = {}
     for line in run(["ldd", *map(str, sorted(binaries))]).splitlines():
         if "=> not found" in line:
-            raise ImageBuildFailed(f"a library is missing on this machine: {line.strip()}")
+            raise ImageBuildFailed(
+                f"a library is missing on this machine: {line.strip()}",
+                hint="install the package that has it; libgomp.so.1 is in libgomp1",
+            )
         match = re.fullmatch(r"\s+(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)", line)
         if match is None:
             continue

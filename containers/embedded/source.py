@@ -73,7 +73,10 @@ def build_binary(
     """
     flags = [*FLAGS, *([] if build_number is None else [f"-DLLAMA_BUILD_NUMBER={build_number}"])]
     if not (source_tree / "CMakeLists.txt").is_file() or not (source_tree / "tools" / "server").is_dir():
-        raise ImageBuildFailed(f"{source_tree} is not a source tree of llama.cpp")
+        raise ImageBuildFailed(
+            f"{source_tree} is not a source tree of llama.cpp",
+            hint="name the folder that holds its CMakeLists.txt and tools/server",
+        )
     key = tree_digest(source_tree, flags)[:16]
     binary = cache / f"llama-server-{key}"
     if binary.is_file():

@@ -56,7 +56,7 @@ def digest(path: Path) -> str:
 def given(path: Path) -> Wheel:
     """A wheel that somebody names; it need not be the pinned one. Raises `ImageBuildFailed`."""
     if not zipfile.is_zipfile(path):
-        raise ImageBuildFailed(f"{path} is not a wheel")
+        raise ImageBuildFailed(f"{path} is not a wheel", hint="name a .whl file of xllamacpp")
     return Wheel(path, digest(path))
 
 
