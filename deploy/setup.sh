@@ -62,9 +62,13 @@ if [ ${#missing[@]} -gt 0 ]; then
         say "installing with apt: ${missing[*]}"
         export DEBIAN_FRONTEND=noninteractive
         "${install[@]}" >&2 || { apt-get update >&2 && "${install[@]}" >&2; }
-    else
+    elif command -v sudo >/dev/null 2>&1; then
         say "missing: ${missing[*]}; type:"
         say "  sudo apt-get update && sudo ${install[*]}"
+        exit 1
+    else
+        say "missing: ${missing[*]}; as root, type:"
+        say "  apt-get update && ${install[*]}"
         exit 1
     fi
 fi
