@@ -141,7 +141,7 @@ def bare(port: int, data: bytes) -> list[tuple[int, str]]:
 
 UNKNOWN = [(404, "unknown_url")]
 BAD = [(400, "invalid_http")]
-CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ CHAT = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 )
 def test_an_engines_other_endpoints(stack: Stack, target: str) -> None:
     for method in ("GET", "POST"):
-        text = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        text = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         assert bare(stack.gateway_port, text.encode()) == UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n", BAD),
+        (b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: localhost\r\n\r\n", BAD),
         (
             CHAT + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/models HTTP/1.1\r\n\r\n",
             BAD,
@@ -186,15 +186,15 @@ def test_an_engines_other_endpoints(stack: Stack, target: str) -> None:
         (CHAT + b"X: a\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", BAD),
         (CHAT + b"Content-Length: -1\r\n\r\n{}", BAD),
         (CHAT + b"X-A: b\0c\r\nContent-Length: 2\r\n\r\n{}", BAD),
-        (b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX: y\rZ: \r\n\r\n", BAD),
+        (b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: y\rZ: \r\n\r\n", BAD),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", BAD),
         # a name is text, and stays in the body
         (
-            b"GET /v1/models/x%0d%0aX-Evil:%20y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            b"GET /v1/models/x%0d%0aX-Evil:%20y HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
             [(404, "model_not_found")],
         ),
         (
-            b"GET /v1/models/..%2f..%2fslots HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            b"GET /v1/models/..%2f..%2fslots HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
             [(404, "model_not_found")],
         ),
     ],
@@ -249,8 +249,8 @@ def test_what_a_client_sends_for_the_gateway_never_reaches_the_engine(stack: Sta
         head = b"".join(
             (
                 CHAT,
-                b"Host: evil.example\r\nAuthorization: Bearer client-secret\r\nX-Api-Key: client-secret\r\n",
-                b"Cookie: client-secret\r\nProxy-Authorization: client-secret\r\nOrigin: http://evil.example\r\n",
+                b"Authorization: Bearer client-secret\r\nX-Api-Key: client-secret\r\n",
+                b"Cookie: client-secret\r\nProxy-Authorization: client-secret\r\nOrigin: http://localhost:9999\r\n",
                 b"Connection: close, authorization, content-length, x-hop\r\nX-Hop: client-secret\r\nX-Other: kept\r\n",
                 b"X-Outrider-Author: root\r\nExpect: nothing\r\nContent-Length: %d\r\n\r\n" % len(body),
             )
@@ -264,7 +264,7 @@ def test_what_a_client_sends_for_the_gateway_never_reaches_the_engine(stack: Sta
     names = [line.partition(b":")[0] for line in lines[1:]]
     assert lines[0] == b"post /v1/chat/completions http/1.1"
     assert b"client-secret" not in seen
-    assert b"evil" not in seen
+    assert b"9999" not in seen, "neither the Host nor the Origin of the client"
     assert [line for line in seen.split(b"\r\n") if line.lower().startswith(b"authorization:")] == [
         b"authorization: Bearer " + key.encode()
     ]
@@ -279,3 +279,20 @@ def test_a_client_with_a_key_of_its_own_is_answered_as_any(stack: Stack) -> None
     headers = {"authorization": "Bearer sk-something", "x-api-key": "sk-something"}
     body = {"model": "plain", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
     assert httpx.post(f"{stack.base_url}/chat/completions", json=body, headers=headers, timeout=20).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (b"Host: evil.example\r\n", 421),
+        (b"Host: 127.0.0.1.evil.example\r\n", 421),
+        (b"Host: localhost\r\nOrigin: http://evil.example\r\n", 403),
+        (b"Host: localhost\r\nOrigin: null\r\n", 403),
+        (b"Host: localhost\r\nHost: evil.example\r\n", 400),
+    ],
+)
+def test_a_web_page_cannot_use_the_models(stack: Stack, headers: bytes, status: int) -> None:
+    """A page that rebinds its own name to loopback, or simply posts across origins."""
+    body = json.dumps({"model": "plain", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + headers + b"Connection: close\r\nContent-Length: %d\r\n\r\n"
+    assert bare(stack.gateway_port, head % len(body) + body)[0][0] == status
