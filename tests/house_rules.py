@@ -1,7 +1,7 @@
 """Rules for the test suite itself, enforced by pytest.
 
 * A skip names a reason and an expiry (`until 2027-01-31`), or it is a failure; an expired one too.
-* `--budgets` fails a run whose tests took longer than their part may: the whole suite must stay
+* `--budgets` fails a run whose tests took longer than their area may: the whole suite must stay
   quick enough to be run before every commit.
 * `--record FILE` writes what a whole run was (commit, date, counts). `python -m tests.house_rules
   FILE` refuses a record that is more than `STALE` commits old, or that had failures.
@@ -21,17 +21,18 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUDGETS = {1: 2.5}
-"""Minutes of test time a part of the project, on two cores. What is not listed belongs to part 1."""
-PARTS: dict[str, int] = {}
-"""Folder below `tests` to part, for folders of later parts."""
+CORE = "core"
+BUDGETS = {CORE: 2.5}
+"""Minutes of test time that an area may take, on two cores."""
+AREAS: dict[str, str] = {}
+"""Folder below `tests` to area, for those with a budget of their own; all else is of the core."""
 STALE = 20
 _EXPIRY = re.compile(r"until (\d{4}-\d{2}-\d{2})")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("house rules")
-    group.addoption("--budgets", action="store_true", help="fail when a part's tests take longer than they may")
+    group.addoption("--budgets", action="store_true", help="fail when an area's tests take longer than they may")
     group.addoption("--record", metavar="FILE", help="write commit, date and counts of this run")
 
 
@@ -63,12 +64,12 @@ class Tally:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self.seconds: dict[int, float] = defaultdict(float)
+        self.seconds: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         folder = Path(report.location[0]).parts[1:2]
-        self.seconds[PARTS.get(folder[0] if folder else "", 1)] += report.duration
+        self.seconds[AREAS.get(folder[0] if folder else "", CORE)] += report.duration
         if report.when == "call" or report.outcome != "passed":
             self.counts[report.outcome] += 1
 
@@ -81,21 +82,21 @@ class Tally:
             Path(record).write_text(json.dumps(self.summary(), indent=2) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for part, (took, may) in sorted(self.over().items()):
-            terminalreporter.write_line(f"part {part}: {took:.1f} of {may} minutes of test time", red=True)
+        for area, (took, may) in sorted(self.over().items()):
+            terminalreporter.write_line(f"{area}: {took:.1f} of {may} minutes of test time", red=True)
 
-    def over(self) -> dict[int, tuple[float, float]]:
-        """Parts that took longer than they may: (minutes taken, minutes allowed)."""
+    def over(self) -> dict[str, tuple[float, float]]:
+        """Areas that took longer than they may: (minutes taken, minutes allowed)."""
         workers = max(1, int(getattr(self._config.option, "numprocesses", None) or 1))
-        taken = {part: seconds / workers / 60 for part, seconds in self.seconds.items()}
-        return {part: (taken[part], BUDGETS[part]) for part in taken if taken[part] > BUDGETS[part]}
+        taken = {area: seconds / workers / 60 for area, seconds in self.seconds.items()}
+        return {area: (taken[area], BUDGETS[area]) for area in taken if taken[area] > BUDGETS[area]}
 
     def summary(self) -> dict[str, object]:
         return {
             "commit": git("rev-parse", "HEAD"),
             "date": dt.datetime.now(dt.UTC).date().isoformat(),  # noqa: TID251 - for people
             "counts": dict(sorted(self.counts.items())),
-            "minutes": {str(part): round(seconds / 60, 1) for part, seconds in sorted(self.seconds.items())},
+            "minutes": {area: round(seconds / 60, 1) for area, seconds in sorted(self.seconds.items())},
         }
 
 

@@ -49,6 +49,18 @@ def test_a_bad_skip_fails_the_run(tmp_path: Path) -> None:
     assert "a skip needs a reason and an expiry" in run.stdout
 
 
+def test_an_area_that_takes_too_long_is_told(pytestconfig: pytest.Config) -> None:
+    """What workers do side by side counts once."""
+    workers = max(1, int(getattr(pytestconfig.option, "numprocesses", None) or 1))
+    may = house_rules.BUDGETS[house_rules.CORE]
+    tally = house_rules.Tally(pytestconfig)
+    tally.seconds[house_rules.CORE] = 60 * workers * may
+    assert tally.over() == {}
+    tally.seconds[house_rules.CORE] += 6 * workers
+    took, limit = tally.over()[house_rules.CORE]
+    assert (round(took - may, 6), limit) == (0.1, may)
+
+
 def record(tmp_path: Path, commit: str, **counts: int) -> Path:
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"commit": commit, "date": "2026-11-29", "counts": counts}))
