@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -45,6 +45,32 @@ EXIT_LIMIT = 2.0
 EXIT_STEP = 0.02
 GONE_LIMIT = 10.0
 """Seconds that a removed container's process may take to vanish before the engine counts as wedged."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """What an exit code that stands for a signal means, where the log says nothing."""
+
+    code: str
+    text: str
+    hint: str
+    retryable: bool
+
+
+_SIGNALS: Mapping[int, _Death] = {
+    128 + signal.SIGKILL: _Death(
+        "engine_killed",
+        "was killed (SIGKILL)",
+        "out of memory is the usual cause: `dmesg | grep -i oom` tells; a person may have done it too",
+        True,
+    ),
+    128 + signal.SIGILL: _Death(
+        "cpu_unsupported",
+        "died of an instruction that this CPU does not have (SIGILL)",
+        "its build needs CPU features that the host lacks: pin another image, or use another host",
+        False,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +262,13 @@ class Runner:
                 hint=signature.hint,
                 evidence=evidence,
             )
-        if code == 128 + signal.SIGKILL:
+        killed = _SIGNALS.get(code or 0)
+        if killed is not None:
             return EngineFailed(
-                "engine_killed",
-                f"{engine.name} was killed (SIGKILL)",
-                hint="out of memory is the usual cause: `dmesg | grep -i oom` tells; a person may have done it too",
+                killed.code,
+                f"{engine.name} {killed.text}",
+                retryable=killed.retryable,
+                hint=killed.hint,
                 evidence=evidence,
             )
         last = next((line.text for line in reversed(lines) if line.text.strip()), "nothing in its log")

@@ -101,7 +101,11 @@ FAILURES = (
         "the GPU faulted under the engine: start again, without speculation if it happens twice",
         retryable=True,
     ),
-    _signature(r"Illegal instruction|SIGILL", "cpu_unsupported", "this build needs CPU features the host lacks"),
+    _signature(
+        r"Illegal instruction|SIGILL|needs a CPU with",  # the last is what the embedded engine says
+        "cpu_unsupported",
+        "this build needs CPU features that the host lacks: pin another image, or use another host",
+    ),
     _signature(
         r"GGML_ASSERT|ggml_abort",
         "engine_assert",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from containers.embedded import options
+from containers.embedded import options, selftest
 from orchestrator.memory_fit import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method
@@ -139,6 +139,7 @@ def test_evidence_of_speculation_comes_from_the_slots() -> None:
         ("main: couldn't bind HTTP server socket, hostname: /run/engine/engine.sock", "address_in_use"),
         ("common.cpp get_sub_batch: failed to add token 3 (error -2)", "drafter_overrun"),
         ("vk::DeviceLostError device lost", "device_fault"),
+        (f"error: {selftest.complaint('flags : sse4_2')}", "cpu_unsupported"),
         ("all is well\nserver is listening", None),
     ],
 )  # fmt: skip

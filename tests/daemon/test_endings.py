@@ -1,0 +1,65 @@
+"""Why an engine ended: its log first, else what its exit code says, and always the next step."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from containers.ports import Ports
+from containers.spec import ContainerState, LogLine
+from orchestrator.admission import Admission
+from orchestrator.clock import SystemClock
+from orchestrator.engine import Engine
+from orchestrator.gateway_link import GatewayLink
+from orchestrator.paths import find
+from orchestrator.profiles import load
+from orchestrator.runner import Identity, Runner
+from orchestrator.timing import Timing
+from tests.daemon.world import a_plan
+
+
+class Ended:
+    """In Podman's place: one container that has ended."""
+
+    def __init__(self, code: int, words: str) -> None:
+        self.state = ContainerState("c", "m-1", "exited", {}, "sha256:0", None, None, False, False, code, None)
+        self.words = words
+
+    async def inspect(self, container: str) -> ContainerState:
+        return self.state
+
+    async def logs(self, container: str, *, tail: int, follow: bool) -> AsyncIterator[LogLine]:
+        for line in self.words.splitlines():
+            yield LogLine("stderr", line)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind", "retryable"),
+    [
+        (137, "", "engine_killed", True),
+        (132, "", "cpu_unsupported", False),
+        (1, "error: the embedded engine needs a CPU with avx2; this one lacks avx2", "cpu_unsupported", False),
+        (137, "gguf_init_from_file: invalid magic", "model_unreadable", False),
+        (7, "some last words", "engine_exited", True),
+        (7, "", "engine_exited", True),
+    ],
+)
+async def test_why_an_engine_ended(tmp_path: Path, code: int, words: str, kind: str, retryable: bool) -> None:
+    clock, timing, paths, podman = SystemClock(), Timing(), find(state_dir=tmp_path), Ended(code, words)
+    made: dict[str, Any] = {"podman": podman, "paths": paths, "clock": clock, "timing": timing}
+    runner = Runner(
+        **made,
+        identity=Identity("owner", "host"),
+        admission=Admission(lambda: load("dankclaw")),
+        gateway=GatewayLink(paths.gateway_socket, clock, timing),
+        ports=Ports(clock.now),
+    )
+    engine = Engine("0" * 16, "m", 1, a_plan(), "key", None, None, 0.0, container_id="c")
+    error = await runner.why_it_ended(engine)
+    assert (error.code, error.retryable) == (kind, retryable)
+    assert error.hint
+    assert error.evidence["exit_code"] == code
+    assert words in error.detail
