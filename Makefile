@@ -28,7 +28,7 @@ test: setup-dev ## the tests, without the slow ones
 	@$(PYTEST) -m "not slow" --budgets $(ARGS)
 
 test-podman5: ## the same in a Debian 13 of its own, for its Podman 5 and Python 3.13; needs root
-	@tests/podman5.sh make test
+	@tests/podman5.sh $(PYTEST) -m "not slow" $(ARGS)
 
 test-all: setup-dev ## all tests; their record goes into the repository
 	@$(PYTEST) --record tests/full_run.json $(ARGS)
