@@ -23,7 +23,7 @@ from orchestrator.errors import DatabaseFailed, OutriderError, SwitchTooCostly
 from orchestrator.lifecycle import COMING, Step
 from orchestrator.plan import Method, Plan
 from orchestrator.switching import Switch
-from orchestrator.views import State, Why
+from orchestrator.views import Desired, State, Why
 
 log = structlog.get_logger("steps")
 
@@ -54,7 +54,9 @@ class Steps:
                 case Step.SWITCH:
                     await self._switch(self._wanted())
                 case Step.STOP:
-                    await self._stop(self._engine(decision), decision.reason)
+                    # what is desired is left as it was when the daemon ends with its engines
+                    asked = self._d.desired is Desired.STOPPED or decision.reason != "desired_stopped"
+                    await self._stop(self._engine(decision), decision.reason if asked else "daemon_ends")
                 case Step.CLEAN:
                     await self._clean(self._engine(decision))
                 case Step.SETTLED | Step.WAIT:

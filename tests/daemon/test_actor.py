@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,6 +190,9 @@ async def test_a_stop_leaves_nothing_and_a_halt_leaves_the_wish(world: World) ->
     await world.actor.halt()
     await asyncio.wait_for(world.actor.settled(), LIMIT)
     assert (world.d.engines, world.d.desired) == ([], Desired.RUNNING)
+    async with aclosing(world.journal.follow()) as entries:  # type: ignore[type-var]
+        told = [event.text async for event in entries if event.code == "stopped"]
+    assert told == ["m-1 is gone (daemon_ends)"], "nobody wished it stopped"
 
 
 async def test_a_database_that_is_only_locked_is_no_bad_one(tmp_path: Path) -> None:
