@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_events_come_whole_from_any_pieces(size: int) -> None:
     decoder = sse.Decoder()
     events = [event for start in range(0, len(raw), size) for event in decoder.feed(raw[start : start + size])]
     assert events == [sse.Event("table", "{é}"), sse.Event("message", "a\nb")]
+
+
+def test_a_table_of_megabytes_is_put_together_once() -> None:
+    decoder = sse.Decoder()
+    began = time.perf_counter()
+    assert not decoder.feed(b"event: table\ndata: ")
+    for _ in range(4000):
+        assert not decoder.feed(b"x" * 4096)
+    (event,) = decoder.feed(b"\n\n")
+    assert (event.name, len(event.data)) == ("table", 4000 * 4096)
+    assert time.perf_counter() - began < 1.0
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
