@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
 
+COMPLETIONS_BY_URL = {path.encode(): path for path in COMPLETIONS}
+
+
+class _NobodyWaits(asyncio.Event):
+    """In place of the event that tells an ASGI app of more: a relay is called."""
+
+    def set(self) -> None:
+        """Say it to nobody."""
+
+
+_NOBODY_WAITS = _NobodyWaits()
+
+
 class FastProtocol(CarefulProtocol):
     """`CarefulProtocol` with the way past ASGI, and the responder of its relays. `protocol_for` makes it concrete."""
 
@@ -36,12 +49,56 @@ class FastProtocol(CarefulProtocol):
 
     # requests in
 
+    def on_message_begin(self) -> None:
+        """The scope comes with the head's end, when it is known how much of one is needed."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        parser, last = self.parser, self.cycle
+        idle = last is None or last.response_complete
+        if self.url in COMPLETIONS_BY_URL and idle and not parser.should_upgrade() and parser.get_method() == b"POST":
+            self._hot_request()
+            return
+        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = url, headers, expect
+        self.scope["headers"] = headers
+        super().on_headers_complete()
+
+    def _hot_request(self) -> None:
+        """What uvicorn does at the end of a head, but for what a relay has no use for (2 us of 13)."""
+        version = self.parser.get_http_version()
+        self.scope = scope = {  # type: ignore[assignment]
+            "type": "http",
+            "method": "POST",
+            "path": COMPLETIONS_BY_URL[self.url],
+            "http_version": version,
+            "headers": self.headers,
+        }
+        self.headers = []
+        self.cycle = cycle = RequestResponseCycle(
+            scope,  # type: ignore[arg-type]
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            False,
+            self.server_state.default_headers,
+            _NOBODY_WAITS,
+            self.expect_100_continue,
+            version == "1.1" and self.parser.should_keep_alive(),
+            self.on_response_complete,
+        )
+        self._start_asgi_task(cycle, self.app)
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if not self._is_ours(cycle):
-            super()._start_asgi_task(cycle, app)  # it knows how to refuse, too
+            self._to_app(cycle)  # it knows how to refuse, too
             return
         if not self.admission.bodies.take(len(cycle.body)):  # it waited in the pipeline
-            super()._start_asgi_task(cycle, app)
+            self._to_app(cycle)
             return
         self._running = self._pending = cycle
         if not cycle.more_body:
@@ -52,10 +109,15 @@ class FastProtocol(CarefulProtocol):
         if scope["path"] not in COMPLETIONS or scope["method"] != "POST" or cycle.waiting_for_100_continue:
             return False
         headers: Any = scope["headers"]  # a list, whatever ASGI says
-        if self.guard.refusal(headers, scope["http_version"]) is not None:
+        fields = dict(headers)
+        if self.guard.refusal(headers, scope["http_version"], fields) is not None:
             return False
-        limit = self.admission.limits.max_body_bytes
-        return all(int(value) <= limit for name, value in headers if name == b"content-length")
+        return int(fields.get(b"content-length", 0)) <= self.admission.limits.max_body_bytes
+
+    def _to_app(self, cycle: RequestResponseCycle) -> None:
+        if cycle.message_event is _NOBODY_WAITS:
+            cycle.message_event = asyncio.Event()
+        super()._start_asgi_task(cycle, self.app)
 
     def on_body(self, body: bytes) -> None:
         cycle = self._pending
@@ -71,7 +133,7 @@ class FastProtocol(CarefulProtocol):
         """Leave a body that is too much to the ASGI app, which counts anew."""
         self._pending = None
         self.admission.bodies.give(held)
-        super()._start_asgi_task(cycle, self.app)
+        self._to_app(cycle)
 
     def on_message_complete(self) -> None:
         cycle = self._pending

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from api.gateway import problem
 from api.gateway.problem import Problem
@@ -32,9 +32,15 @@ class Guard:
         self._host = re.compile(f"(?:{names}){_PORT}".encode(), re.IGNORECASE)
         self._origin = re.compile(f"[a-z][a-z0-9+.-]*://(?:{names}){_PORT}".encode(), re.IGNORECASE)
 
-    def refusal(self, headers: Sequence[tuple[bytes, bytes]], version: str) -> Problem | None:
-        """Why a request is not taken; None when it is. Names in lower case, `version` as in ASGI ("1.1")."""
-        fields = dict(headers)
+    def refusal(
+        self, headers: Sequence[tuple[bytes, bytes]], version: str, fields: Mapping[bytes, bytes] | None = None
+    ) -> Problem | None:
+        """Why a request is not taken; None when it is.
+
+        Names in lower case, `version` as in ASGI ("1.1"), `fields` the same headers by name, where known.
+        """
+        if fields is None:
+            fields = dict(headers)
         host = fields.get(b"host")
         if host is None:
             if version == "1.1":

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol class with what a public server needs besides: limits, deadlines, and errors in JSON.
 
-What is touched of uvicorn's insides, here and in `fastpath`, stands in `_PROTOCOL` and
-`_CYCLE_STATE`; `contract_broken` checks it when this module is imported.
+What is touched of uvicorn's insides, here and in `fastpath`, stands in `_PROTOCOL`, `_CYCLE` and
+their states; `contract_broken` checks it when this module is imported.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _PROTOCOL = {
     "connection_made": ["self", "transport"],
     "connection_lost": ["self", "exc"],
     "data_received": ["self", "data"],
+    "on_message_begin": ["self"],
     "on_headers_complete": ["self"],
     "on_body": ["self", "body"],
     "on_message_complete": ["self"],
@@ -45,6 +46,10 @@ _PROTOCOL = {
     "resume_writing": ["self"],
 }
 _PROTOCOL_STATE = {"app", "loop", "server_state", "transport", "flow", "cycle", "parser", "pipeline", "headers"}
+_CYCLE = [
+    *("self", "scope", "transport", "flow", "logger", "access_logger", "access_log", "default_headers"),
+    *("message_event", "expect_100_continue", "keep_alive", "on_response"),
+]
 _CYCLE_STATE = {
     *("scope", "message_event", "disconnected", "keep_alive", "waiting_for_100_continue"),
     *("body", "more_body", "response_started", "response_complete"),
@@ -63,6 +68,8 @@ def contract_broken(protocol: type = HttpToolsProtocol, cycle: type = RequestRes
         missing = state - set(kind.__dict__["__init__"].__code__.co_names)
         if missing:
             return f"{kind.__name__} has no {', '.join(sorted(missing))}"
+    if list(inspect.signature(cycle.__init__).parameters) != _CYCLE:  # type: ignore[misc]
+        return f"{cycle.__name__} is made of other things"
     if not isinstance(getattr(httptools_impl, "STATUS_LINE", None), dict):
         return "httptools_impl has no STATUS_LINE"
     return None
