@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -284,12 +286,14 @@ def test_one_daemon_a_gpu(tmp_path: Path) -> None:
         lock.release()
 
 
-def folders(tmp_path: Path) -> Paths:
-    return prepare(find(state_dir=tmp_path / "state"))
+@pytest.fixture
+def paths(tmp_path: Path) -> Iterator[Paths]:
+    made = prepare(find(state_dir=tmp_path / "state"))
+    yield made
+    shutil.rmtree(made.run_dir)  # may be a short folder beside the state folder
 
 
-def test_keys_and_folders_have_the_modes_of_the_contract(tmp_path: Path) -> None:
-    paths = folders(tmp_path)
+def test_keys_and_folders_have_the_modes_of_the_contract(paths: Paths) -> None:
     name, key = engine.new_id(), engine.new_key()
     folder = engine.make_socket_folder(paths, name)
     engine.write_key(paths, name, key)

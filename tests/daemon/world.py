@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 from contextlib import aclosing
 from pathlib import Path
@@ -315,3 +316,4 @@ class World:
             child.kill()
             child.wait()
         await self.store.close()
+        shutil.rmtree(self.paths.run_dir)  # may be a short folder beside the state folder

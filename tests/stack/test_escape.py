@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from api.control.token import load_or_create
-from orchestrator.paths import find, prepare
+from orchestrator.paths import find
 from tests.control.raw import ask, request
 from tests.models.tokenizer import recital
 from tests.stack.stack import Stack
@@ -66,7 +66,7 @@ async def test_no_token_or_a_wrong_one(stack: Stack, token: str) -> None:
 
 
 async def test_the_token_of_another_state_folder(stack: Stack, tmp_path: Path) -> None:
-    other = load_or_create(prepare(find(state_dir=tmp_path / "other")))
+    other = load_or_create(find(state_dir=tmp_path / "other"))
     answer = await ask(stack.api_port, request(headers=(f"Authorization: Bearer {other}",)))
     assert answer.problem == (401, "token_wrong")
 
