@@ -270,5 +270,8 @@ def _in_kernel(sock: object) -> int:
     number = getattr(sock, "fileno", lambda: -1)()
     if number < 0:
         return 0
-    (size,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, b"\0" * 4))
+    try:
+        (size,) = struct.unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, b"\0" * 4))
+    except OSError:  # it is being closed
+        return 0
     return int(size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,62 @@ async def test_a_new_daemon_may_count_anew(stack: Stack) -> None:
     await stack.daemon.start()
     await until(stack.in_force, 5)
     assert (await stack.ask(chat("recounted"))).status == 200, "the drain was the old daemon's"
+
+
+async def test_a_slow_daemon_holds_up_nothing(tmp_path: Path) -> None:
+    """It sends a table of megabytes in pieces, and answers no report."""
+    paths = prepare(find(state_dir=tmp_path, environ={}))
+    tables: asyncio.Queue[bytes] = asyncio.Queue()
+    reports = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal reports
+        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST "):
+            reports += 1
+            await reader.read(2**20)
+            await reader.read(2**20)  # until it is given up
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+            while piece := await tables.get():
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, str(paths.control_socket))
+    admission = Admission(Limits(), wall=0.0)
+    timing = replace(Timing().scaled(0.02), gateway_call=0.05)
+    link = Link(
+        admission,
+        socket=paths.control_socket,
+        table_file=paths.routing_table,
+        boot_id=BOOT_ID,
+        owner=paths.owner,
+        timing=timing,
+    )
+    running = asyncio.create_task(link.run())
+    stack = Stack(tmp_path, Gateway(paths), FakeDaemon(paths.control_socket), revision=5)
+    for number in range(5000):
+        stack.model(f"m{number}", "e", reason="r" * 400)
+        stack.models[f"m{number}"]["engines"][0]["engine"] = f"e{number}"
+    raw = b"event: table\ndata: " + stack.text().encode() + b"\n\n"
+    assert len(raw) > 3_000_000
+    for start in range(0, len(raw) - 100, 50_000):
+        tables.put_nowait(raw[start : min(start + 50_000, len(raw) - 100)])
+    await until(tables.empty, 5)
+    assert not link.up
+    tables.put_nowait(raw[-100:])
+    await until(lambda: link.up, 5)
+    assert len(admission.models()) == 5000
+    await until(lambda: reports >= 3, 5, "reports are tried again")
+    stack.revision, stack.models = 6, {}
+    tables.put_nowait(b"event: table\ndata: " + stack.text().encode() + b"\n\n")
+    await until(lambda: admission.models() == [], 5)
+    running.cancel()
+    tables.put_nowait(b"")
+    await asyncio.gather(running, return_exceptions=True)
+    await link.settle()
+    server.close()
+    admission.close()
 
 
 async def test_a_daemon_that_says_nothing_is_asked_anew(tmp_path: Path) -> None:
