@@ -163,7 +163,11 @@ def _check_mounts(spec: ContainerSpec, rules: Rules) -> None:
             if source in _TOO_WIDE or any(_below(source, folder) for folder in _HOST_FOLDERS):
                 raise _refuse("a folder of the system is no model folder", mount.source)
             if not any(_below(source, root) for root in roots):
-                raise _refuse("a mount from outside the model folders", f"{mount.source} -> {source}")
+                refusal = _refuse("a mount from outside the model folders", f"{mount.source} -> {source}")
+                refusal.hint = (
+                    "`outrider model add` copies a file into the store; or name its folder in `[store] folders`"
+                )
+                raise refusal
         else:
             raise _refuse(f"a mount goes to {MODEL_TARGET} or {SOCKET_TARGET} and nowhere else", mount.target)
 

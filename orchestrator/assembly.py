@@ -84,6 +84,7 @@ async def assemble(
             paths=paths,
             identity=Identity(paths.owner, name),
             admission=admission,
+            model_folders=lambda: planning.model_folders,
             gateway=gateway,
             ports=Ports(clock.now),
             clock=clock,

@@ -36,6 +36,7 @@ __all__ = [
     "PodmanSettings",
     "Problem",
     "SettingsFile",
+    "StoreSettings",
     "TimingSettings",
     "client_url",
     "diff",
@@ -164,6 +165,13 @@ class PodmanSettings(Frozen):
     """The path of Podman's API socket; None looks at the usual places and starts a service if there is none."""
 
 
+class StoreSettings(Frozen):
+    """`[store]`: where weights may lie. The store in the state folder always counts."""
+
+    folders: tuple[Annotated[str, Field(pattern=r"^/.*[^/]$")], ...] = ()
+    """Folders of the owner's own, absolute, that engines may have mounted, read-only."""
+
+
 class TimingSettings(Frozen):
     """`[timing]`: periods and policies times `scale`; deadlines of other people's work stay."""
 
@@ -186,6 +194,7 @@ class Config(Frozen):
     gateway: GatewaySettings = GatewaySettings()
     api: ApiSettings = ApiSettings()
     podman: PodmanSettings = PodmanSettings()
+    store: StoreSettings = StoreSettings()
     timing: TimingSettings = TimingSettings()
     defaults: EngineDefaults = EngineDefaults()
     models: tuple[ModelEntry, ...] = ()
@@ -203,6 +212,7 @@ class SettingsFile(Frozen):
     gateway: GatewaySettings = GatewaySettings()
     api: ApiSettings = ApiSettings()
     podman: PodmanSettings = PodmanSettings()
+    store: StoreSettings = StoreSettings()
     timing: TimingSettings = TimingSettings()
     engine: EngineDefaults = EngineDefaults()
 
@@ -236,6 +246,7 @@ def load(paths: Paths) -> Config:
         gateway=settings.gateway,
         api=settings.api,
         podman=settings.podman,
+        store=settings.store,
         timing=settings.timing,
         defaults=settings.engine,
         models=tuple(models),

@@ -32,6 +32,7 @@ _SECTIONS = (
     ("gateway", "gateway"),
     ("api", "api"),
     ("podman", "podman"),
+    ("store", "store"),
     ("timing", "timing"),
     ("defaults", "engine"),
 )
@@ -47,12 +48,16 @@ class Action(StrEnum):
     RESTART_DAEMON = "restart_daemon"
 
 
+_TAKEN_UP = {"engine": Action.APPLY, "store": Action.NONE}
+"""What a change of a table does where it does not wait for the daemon's next start."""
+
+
 def diff(old: Config, new: Config) -> tuple[Change, ...]:
     """Settings first, then models by name. Equal configurations give nothing; a model that
     only moved to another file has not changed."""
     changes: list[Change] = []
     for attribute, table in _SECTIONS:
-        action = Action.APPLY if table == "engine" else Action.RESTART_DAEMON
+        action = _TAKEN_UP.get(table, Action.RESTART_DAEMON)
         before, after = getattr(old, attribute), getattr(new, attribute)
         for key, was, now in _differences(before, after, table):
             changes.append(Change(subject=key, kind="changed", detail=f"{was} -> {now}", action=action))

@@ -51,8 +51,14 @@ class Planning:
 
     def configure(self, config: Config) -> None:
         """Take up another configuration."""
+        self._folders = config.store.folders
         self._catalogue: Catalogue = self._shipped.overlay(config.models, config.origins)
         self._defaults = planner.Preferences.of_host(config.defaults)
+
+    @property
+    def model_folders(self) -> tuple[str, ...]:
+        """Where weights may lie: the store, and the folders that the configuration names."""
+        return (str(self._paths.store), *self._folders)
 
     def entry(self, name: str) -> ModelEntry | None:
         """The model of this public name or alias."""

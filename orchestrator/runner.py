@@ -91,6 +91,7 @@ class Runner:
         paths: Paths,
         identity: Identity,
         admission: Admission,
+        model_folders: Callable[[], tuple[str, ...]],
         gateway: GatewayLink,
         ports: Ports,
         clock: Clock,
@@ -101,6 +102,7 @@ class Runner:
         self.paths = paths
         self.identity = identity
         self.admission = admission
+        self._model_folders = model_folders
         self.gateway = gateway
         self.ports = ports
         self.clock = clock
@@ -218,7 +220,7 @@ class Runner:
     def rules(self, engine: Engine) -> Rules:
         """What this engine's container may be at most."""
         return Rules(
-            model_folders=(str(self.paths.store),),
+            model_folders=self._model_folders(),
             socket_folder=str(socket_folder(self.paths, engine.id)),
             allowed_args=adapter(engine.plan.runtime).flags,
         )

@@ -54,6 +54,7 @@ async def test_why_an_engine_ended(tmp_path: Path, code: int, words: str, kind: 
         **made,
         identity=Identity("owner", "host"),
         admission=Admission(lambda: load("dankclaw")),
+        model_folders=tuple,
         gateway=GatewayLink(paths.gateway_socket, clock, timing),
         ports=Ports(clock.now),
     )

@@ -106,6 +106,7 @@ async def opened(state: Path, podman_socket: str) -> AsyncIterator[Bench]:
         paths=paths,
         identity=Identity(paths.owner, "test"),
         admission=admission,
+        model_folders=lambda: (str(paths.store),),
         gateway=GatewayLink(paths.gateway_socket, clock, timing),
         ports=Ports(clock.now),
         clock=clock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,3 +116,25 @@ def test_what_the_planner_would_choose_now_shows_as_drift_and_restarts_nothing(t
     three.wait_state("a", "ready")
     assert not three.deployment("a")["drifted"]
     assert {k: v for k, v in ids(three).items() if k != "a"} == {k: v for k, v in before.items() if k != "a"}
+
+
+def test_weights_may_lie_in_a_folder_that_the_owner_names(
+    make_stack: MakeStack, test_models: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    tmp_path.chmod(0o755)
+    shutil.copyfile(test_models / g.TARGET, folder / "mine.gguf")
+    stack = make_stack()
+    stack.define("m", test_models / g.TARGET, method="none")
+    file = stack.paths.models_d / "m.toml"
+    file.write_text(file.read_text().replace(f'"m/{g.TARGET}"', f'"{folder}/mine.gguf"'))
+    with stack:
+        stack.want("m", "running")
+        refused = stack.wait_state("m", "failed")
+        assert refused["reason"]["code"] == "spec_refused"
+        assert "[store] folders" in refused["reason"]["hint"]
+        stack.write_settings(f'[store]\nfolders = ["{folder}"]\n')
+        assert outrider(stack, "reload").returncode == 0
+        stack.start("m")
+        assert stack.text("m", 20) == recital(20)
