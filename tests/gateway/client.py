@@ -59,6 +59,7 @@ class Client:
             text = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         status, *rest = text.split("\r\n")[:-2]
         version, code, *_ = status.split(" ")
+        assert version == "HTTP/1.1", f"not the beginning of a response: {status!r}"
         headers: dict[str, str] = {}
         for line in rest:
             name, _, value = line.partition(":")
