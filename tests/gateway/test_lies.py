@@ -170,15 +170,21 @@ async def test_an_answer_before_the_request_was_read_is_passed_on(stack: Stack) 
     (engine,) = await stack.serve("hasty-engine")
     await engine.stop()
 
+    ended = asyncio.Event()
+
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 X\r\ncontent-length: 2\r\n\r\n{}")
-        await reader.read(2**30)  # to the end: the gateway's
-        writer.close()
+        while await reader.read(2**20):
+            pass
+        writer.transport.abort()
+        ended.set()
 
     server = await asyncio.start_unix_server(refuse, str(engine.path))
     response = await stack.ask(chat("hasty-engine", pad="p" * 8_000_000))
     assert (response.status, response.body) == (413, b"{}")
+    async with asyncio.timeout(5):
+        await ended.wait()
     server.close()
 
 

@@ -102,20 +102,30 @@ async def test_a_slow_daemon_holds_up_nothing(tmp_path: Path) -> None:
     """It sends a table of megabytes in pieces, and answers no report."""
     paths = prepare(find(state_dir=tmp_path, environ={}))
     tables: asyncio.Queue[bytes] = asyncio.Queue()
-    reports = 0
+    reports = served = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal reports, served
+        served += 1
+        try:
+            await answer(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # it was given up
+        finally:
+            writer.transport.abort()
+            served -= 1
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal reports
         if (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST "):
             reports += 1
-            await reader.read(2**20)
-            await reader.read(2**20)  # until it is given up
+            while await reader.read(2**20):
+                pass
         else:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
             while piece := await tables.get():
                 writer.write(piece)
                 await writer.drain()
-        writer.close()
 
     server = await asyncio.start_unix_server(serve, str(paths.control_socket))
     admission = Admission(Limits(), wall=0.0)
@@ -151,6 +161,7 @@ async def test_a_slow_daemon_holds_up_nothing(tmp_path: Path) -> None:
     await asyncio.gather(running, return_exceptions=True)
     await link.settle()
     server.close()
+    await until(lambda: served == 0, 5, "the daemon's connections to end")
     admission.close()
 
 
