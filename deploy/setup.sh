@@ -26,6 +26,9 @@ need "$python" python3
 need /usr/bin/python3 python3 # goes into the engine's image, with the libraries below
 need podman podman
 need runc runc
+# Podman starts nothing without the network program that its storage was made with, not even
+# containers without a network
+[ -x /usr/lib/podman/netavark ] || missing+=(netavark)
 ldconfig=$(command -v ldconfig || echo /sbin/ldconfig)
 "$ldconfig" -p | grep -q 'libgomp\.so\.1 ' || missing+=(libgomp1)
 if [ "$(id -u)" != 0 ]; then
@@ -40,7 +43,6 @@ if [ "$kind" = dev ]; then
     # a container with a port: Debian 12's Podman sets the port up by iptables, Debian 13's by nft
     need iptables iptables
     need nft nftables
-    [ -x /usr/lib/podman/netavark ] || missing+=(netavark)
     [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 fi
 if command -v "$python" >/dev/null 2>&1; then
