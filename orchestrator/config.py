@@ -187,8 +187,8 @@ class EngineDefaults(Frozen):
     image: str | None = Field(default=None, min_length=1)
 
 
-class Config(Frozen):
-    """All of it. `origins` maps a model's name to the file that defines it."""
+class _Tables(Frozen):
+    """The tables that the file and the whole configuration have alike."""
 
     host: HostSettings = HostSettings()
     gateway: GatewaySettings = GatewaySettings()
@@ -196,6 +196,11 @@ class Config(Frozen):
     podman: PodmanSettings = PodmanSettings()
     store: StoreSettings = StoreSettings()
     timing: TimingSettings = TimingSettings()
+
+
+class Config(_Tables):
+    """All of it. `origins` maps a model's name to the file that defines it."""
+
     defaults: EngineDefaults = EngineDefaults()
     models: tuple[ModelEntry, ...] = ()
     origins: Mapping[str, str] = Field(default_factory=dict)
@@ -205,15 +210,9 @@ class Config(Frozen):
         return next((m for m in self.models if name == m.name or name in m.aliases), None)
 
 
-class SettingsFile(Frozen):
+class SettingsFile(_Tables):
     """What `outrider.toml` may hold."""
 
-    host: HostSettings = HostSettings()
-    gateway: GatewaySettings = GatewaySettings()
-    api: ApiSettings = ApiSettings()
-    podman: PodmanSettings = PodmanSettings()
-    store: StoreSettings = StoreSettings()
-    timing: TimingSettings = TimingSettings()
     engine: EngineDefaults = EngineDefaults()
 
 
@@ -242,12 +241,7 @@ def load(paths: Paths) -> Config:
     if problems:
         raise ConfigProblems(problems)
     return Config(
-        host=settings.host,
-        gateway=settings.gateway,
-        api=settings.api,
-        podman=settings.podman,
-        store=settings.store,
-        timing=settings.timing,
+        **{table: getattr(settings, table) for table in _Tables.model_fields},
         defaults=settings.engine,
         models=tuple(models),
         origins=origins,
