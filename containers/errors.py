@@ -14,6 +14,16 @@ The root lives here because `containers` may import nothing above itself, and
         DeviceUnavailable     device_unavailable
         SpecRefused           spec_refused
         PodmanFailed          podman_failed        retryable
+      FetchError              fetch_failed         (weights and images on their way)
+        AuthGated             auth_gated
+        AuthFailed            auth_failed
+        NotOffered            not_offered
+        RateLimited           rate_limited         retryable
+        SourceFailed          source_failed        retryable
+        DigestMismatch        digest_mismatch      retryable
+      DiskError               disk_failed
+        DiskFull              disk_full            retryable
+        DiskReadOnly          disk_read_only
       (orchestrator.errors holds the others)
 """
 
@@ -111,3 +121,67 @@ class PodmanFailed(ContainerError):
 
     code = "podman_failed"
     retryable = True
+
+
+class FetchError(OutriderError):
+    """Weights or an image could not be brought here."""
+
+    code = "fetch_failed"
+
+
+class AuthGated(FetchError):
+    """The owner of a repository asks for a licence to be accepted first; the hint has the page."""
+
+    code = "auth_gated"
+
+
+class AuthFailed(FetchError):
+    """The login or token is missing, wrong, or not enough."""
+
+    code = "auth_failed"
+
+
+class NotOffered(FetchError):
+    """There is no such repository, revision, file, image or tag there."""
+
+    code = "not_offered"
+
+
+class RateLimited(FetchError):
+    """The source wants to be asked less often; `evidence["retry_after_s"]` where it says when."""
+
+    code = "rate_limited"
+    retryable = True
+
+
+class SourceFailed(FetchError):
+    """The source is not reachable, broke off, or answered what it must not."""
+
+    code = "source_failed"
+    retryable = True
+
+
+class DigestMismatch(FetchError):
+    """What came is not what was promised. It has been removed."""
+
+    code = "digest_mismatch"
+    retryable = True
+
+
+class DiskError(OutriderError):
+    """A disk does not take what is to be written to it."""
+
+    code = "disk_failed"
+
+
+class DiskFull(DiskError):
+    """Not enough space, by the disk or by a quota."""
+
+    code = "disk_full"
+    retryable = True
+
+
+class DiskReadOnly(DiskError):
+    """The store cannot be written to."""
+
+    code = "disk_read_only"

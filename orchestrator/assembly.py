@@ -19,6 +19,7 @@ from orchestrator.context import Context
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.host_watch import HostWatch
+from orchestrator.issues import Issues
 from orchestrator.paths import Paths
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
@@ -92,7 +93,8 @@ async def assemble(
             refresh=host.read,
         )
         routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)
-        context = Context(paths, clock, timing, store, journal, routing, gateway, admission, planning, runner)
+        issues = Issues(journal, clock)
+        context = Context(paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
         desired = await store.desired()
         return Parts(config, version, boot, podman, host, planning, context, desired, revive, closing.pop_all())
 

@@ -15,7 +15,7 @@ import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, to_json
@@ -126,6 +126,9 @@ def _loopback(text: str) -> str:
 
 
 Listen = Annotated[str, AfterValidator(_listen)]
+Registry = Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?$")]
+"""A registry's host, with a port where it has one of its own."""
+Mirror = Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]*[a-z0-9])?$")]
 LoopbackListen = Annotated[str, AfterValidator(_listen), AfterValidator(_loopback)]
 
 
@@ -170,6 +173,51 @@ class StoreSettings(Frozen):
 
     folders: tuple[Annotated[str, Field(pattern=r"^/.*[^/]$")], ...] = ()
     """Folders of the owner's own, absolute, that engines may have mounted, read-only."""
+    quota_bytes: int | None = Field(default=None, gt=0)
+    """Bytes that the store's weights together may have; None leaves it to the disk."""
+    low_water: float = Field(default=0.05, ge=0, lt=1)
+    """The part of a disk below which nothing more is pulled onto it. Engines go on."""
+
+
+class ImageSettings(Frozen):
+    """`[images]`: where engines' images come from."""
+
+    pull: Literal["missing", "never"] = "missing"
+    """What a start does about an image that is not here: pull it, or say so."""
+    mirrors: Mapping[Registry, Mirror] = Field(default_factory=dict)
+    """Registry to the place that has its images too, such as `"docker.io" = "mirror.lan:5000/hub"`."""
+    auth_file: Annotated[str, Field(pattern=r"^/")] | None = None
+    """Logins of registries in the form of `podman login --authfile`; None looks at the usual places."""
+
+
+class HubSettings(Frozen):
+    """`[hub]`: where weights come from."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/]+")] | None = None
+    """The hub's address; None takes HF_ENDPOINT from the environment, else the library's own."""
+    token_file: Annotated[str, Field(pattern=r"^/")] | None = None
+    """A file that holds the token and nothing else; None takes HF_TOKEN, else the file that `hf auth login` writes."""
+    cache: Annotated[str, Field(pattern=r"^/")] | None = None
+    """A Hugging Face cache whose files are used instead of being fetched again; None takes the usual place."""
+
+
+class GuardSettings(Frozen):
+    """`[guard]`: against a host that freezes because its memory, which GPU and system share, is full."""
+
+    enabled: bool = True
+    reserve_bytes: int | None = Field(default=None, gt=0)
+    """Bytes that must stay available; None takes what the planner leaves alone."""
+    pressure: float = Field(default=20.0, gt=0, le=100)
+    """Percent of the last ten seconds in which all tasks waited for memory (`full avg10`): above it, engines go."""
+
+
+class LogSettings(Frozen):
+    """`[logs]`: how large logs may become."""
+
+    engine_bytes: int = Field(default=16 * 2**20, ge=65536)
+    """Of one engine's container."""
+    daemon_bytes: int = Field(default=16 * 2**20, ge=65536)
+    """Of each log file in the state folder, where there is no journal of systemd's."""
 
 
 class TimingSettings(Frozen):
@@ -195,6 +243,10 @@ class _Tables(Frozen):
     api: ApiSettings = ApiSettings()
     podman: PodmanSettings = PodmanSettings()
     store: StoreSettings = StoreSettings()
+    images: ImageSettings = ImageSettings()
+    hub: HubSettings = HubSettings()
+    guard: GuardSettings = GuardSettings()
+    logs: LogSettings = LogSettings()
     timing: TimingSettings = TimingSettings()
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODEL = "model "
 """A model's line has the subject `model NAME`; a name holds no space, so it is no setting's key."""
 
-_AT_ONCE = ("aliases", "load_s")
+_AT_ONCE = ("aliases", "load_s", "priority", "preemptible")
 """Keys of a model that the daemon takes up without touching an engine."""
 _POLICY = ("policy", "drop_above", "resume_below", "dwell_s", "max_switch_s")
 """Keys of its speculation that only the governor reads."""
@@ -33,6 +33,10 @@ _SECTIONS = (
     ("api", "api"),
     ("podman", "podman"),
     ("store", "store"),
+    ("images", "images"),
+    ("hub", "hub"),
+    ("guard", "guard"),
+    ("logs", "logs"),
     ("timing", "timing"),
     ("defaults", "engine"),
 )

@@ -9,6 +9,7 @@ from orchestrator.admission import Admission
 from orchestrator.clock import Clock
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
+from orchestrator.issues import Issues
 from orchestrator.paths import Paths
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
@@ -26,6 +27,7 @@ class Context:
     timing: Timing
     store: Store
     journal: Journal
+    issues: Issues
     routing: RoutingTable
     gateway: GatewayLink
     admission: Admission

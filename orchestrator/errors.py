@@ -1,4 +1,4 @@
-"""The rest of Outrider's error tree (its root and the container branch: `containers.errors`).
+"""The rest of Outrider's error tree (its root, and what fetching and containers raise: `containers.errors`).
 
     OutriderError
       UsageError            usage              exit 2, HTTP 400
@@ -13,6 +13,16 @@
       DaemonUnreachable     daemon_unreachable exit 6
       ModelFileError        model_file         HTTP 422
       DatabaseFailed        database_failed    HTTP 503, retryable
+      FetchError            (weights and images on their way)    HTTP 502
+        AuthGated           auth_gated         exit 4, HTTP 403
+        AuthFailed          auth_failed        exit 4, HTTP 403
+        NotOffered          not_offered        exit 3, HTTP 404
+        RateLimited         rate_limited       HTTP 503, retryable
+        SourceFailed        source_failed      retryable
+        DigestMismatch      digest_mismatch    retryable
+      DiskError             HTTP 507
+        DiskFull            disk_full          exit 4, retryable
+        DiskReadOnly        disk_read_only     exit 4
       EngineError           engine
         EngineFailed        (a code per cause: see `orchestrator.runtimes`)
       ContainerError        HTTP 503, see containers.errors
@@ -25,20 +35,43 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from containers.errors import ContainerError, OutriderError
+from containers.errors import (
+    AuthFailed,
+    AuthGated,
+    ContainerError,
+    DigestMismatch,
+    DiskError,
+    DiskFull,
+    DiskReadOnly,
+    FetchError,
+    NotOffered,
+    OutriderError,
+    RateLimited,
+    SourceFailed,
+)
 
 __all__ = [
+    "AuthFailed",
+    "AuthGated",
     "ConfigError",
     "Conflict",
     "ContainerError",
     "DaemonUnreachable",
     "DatabaseFailed",
+    "DigestMismatch",
+    "DiskError",
+    "DiskFull",
+    "DiskReadOnly",
     "DoesNotFit",
     "EngineFailed",
+    "FetchError",
     "ModelFileError",
     "NotFound",
+    "NotOffered",
     "OutriderError",
+    "RateLimited",
     "Refused",
+    "SourceFailed",
     "SwitchTooCostly",
     "TimedOut",
     "UsageError",
@@ -148,9 +181,9 @@ def exit_code(error: OutriderError) -> int:
             return 1  # the call was right, the file is not
         case UsageError():
             return 2
-        case NotFound():
+        case NotFound() | NotOffered():
             return 3
-        case Refused():
+        case Refused() | AuthGated() | AuthFailed() | DiskError():
             return 4
         case TimedOut():
             return 5
@@ -160,20 +193,20 @@ def exit_code(error: OutriderError) -> int:
             return 1
 
 
+_STATUS: tuple[tuple[type[OutriderError] | tuple[type[OutriderError], ...], int], ...] = (
+    (UsageError, 400),
+    ((AuthGated, AuthFailed), 403),
+    ((NotFound, NotOffered), 404),
+    (Refused, 409),
+    (ModelFileError, 422),
+    ((RateLimited, ContainerError, DaemonUnreachable, DatabaseFailed), 503),
+    (FetchError, 502),
+    (TimedOut, 504),
+    (DiskError, 507),
+)
+"""The first that an error belongs to counts."""
+
+
 def status(error: OutriderError) -> int:
     """The control API's HTTP status for an error."""
-    match error:
-        case UsageError():
-            return 400
-        case NotFound():
-            return 404
-        case Refused():
-            return 409
-        case ModelFileError():
-            return 422
-        case TimedOut():
-            return 504
-        case ContainerError() | DaemonUnreachable() | DatabaseFailed():
-            return 503
-        case _:
-            return 500
+    return next((number for kinds, number in _STATUS if isinstance(error, kinds)), 500)

@@ -17,6 +17,7 @@ from orchestrator.views import (
     EngineView,
     Event,
     Health,
+    Issue,
     JobView,
     ModelView,
     ReloadResult,
@@ -28,6 +29,9 @@ class Facade(Protocol):
 
     async def health(self) -> Health: ...
     async def host(self) -> HostFacts: ...
+    async def issues(self) -> Sequence[Issue]:
+        """What a person should look at now, oldest first."""
+
     async def models(self) -> Sequence[ModelView]: ...
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
         """Start adding a model; `request` is validated here (see `orchestrator.model_store.AddModel`)."""

@@ -166,6 +166,10 @@ class ModelEntry(Frozen):
     """CPU threads of an engine on a CPU."""
     load_s: float | None = Field(default=None, gt=0)
     """The longest a start may take, when the default is too short."""
+    priority: int = Field(default=0, ge=-100, le=100)
+    """When the daemon starts, the models with the highest start first, one after the other."""
+    preemptible: bool = False
+    """Whether its engine goes first when the host runs out of memory."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelEntry:

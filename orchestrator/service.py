@@ -34,6 +34,7 @@ from orchestrator.views import (
     EngineView,
     Event,
     Health,
+    Issue,
     JobView,
     ModelView,
     ReloadResult,
@@ -164,6 +165,9 @@ class Outrider:
 
     async def host(self) -> HostFacts:
         return self._p.host.facts()
+
+    async def issues(self) -> Sequence[Issue]:
+        return self._c.issues.list()
 
     async def shutdown(self, *, engines: bool) -> None:
         if engines:

@@ -151,6 +151,18 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Issue:
+    """Something that a person should look at, for as long as it holds; `subject` is `host`, a deployment, an image."""
+
+    code: str
+    subject: str
+    text: str
+    hint: str | None
+    since: float
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """The daemon's own health. `podman` and `gateway` are None until first heard of."""
 

@@ -20,12 +20,22 @@ from typing import Any, Self
 import httpx
 
 from orchestrator.errors import (
+    AuthFailed,
+    AuthGated,
     ContainerError,
     DaemonUnreachable,
+    DigestMismatch,
+    DiskError,
+    DiskFull,
+    DiskReadOnly,
+    FetchError,
     ModelFileError,
     NotFound,
+    NotOffered,
     OutriderError,
+    RateLimited,
     Refused,
+    SourceFailed,
     TimedOut,
     UsageError,
 )
@@ -49,6 +59,19 @@ _BY_CODE: Mapping[str, type[OutriderError]] = {
     "switch_too_costly": Refused,
     "timed_out": TimedOut,
     "model_file": ModelFileError,
+    **{
+        kind.code: kind
+        for kind in (
+            AuthFailed,
+            AuthGated,
+            DigestMismatch,
+            DiskFull,
+            DiskReadOnly,
+            NotOffered,
+            RateLimited,
+            SourceFailed,
+        )
+    },
 }
 _BY_STATUS: Mapping[int, type[OutriderError]] = {
     400: UsageError,
@@ -61,8 +84,10 @@ _BY_STATUS: Mapping[int, type[OutriderError]] = {
     415: UsageError,
     421: Refused,
     422: UsageError,
+    502: FetchError,
     503: ContainerError,
     504: TimedOut,
+    507: DiskError,
 }
 
 

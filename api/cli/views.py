@@ -21,7 +21,7 @@ Follow = Annotated[bool, typer.Option("-f", "--follow", help="Go on as new ones 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for function in (ps, status, events, logs, models):
+    for function in (ps, status, issues, events, logs, models):
         app.command()(function)
 
 
@@ -88,6 +88,23 @@ def status(ctx: typer.Context, as_json: Json = False) -> None:
             say(f"          hint: {problem['hint']}")
     say("")
     print_deployments(deployments)
+
+
+def issues(ctx: typer.Context, as_json: Json = False) -> None:
+    """List what a person should look at. Each goes from the list when it no longer holds."""
+    from api.cli.client import Client
+
+    with Client(common(ctx).paths) as client:
+        found = client.get("/issues")
+    if as_json:
+        print_json(found)
+        return
+    for issue in found:
+        say(f"{clock_time(issue['since'])}  [{issue['code']}] {issue['subject']}: {issue['text']}")
+        if issue["hint"]:
+            say(f"          hint: {issue['hint']}")
+    if not found:
+        say("no issues")
 
 
 def host_lines(host: Mapping[str, Any]) -> list[str]:

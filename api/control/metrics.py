@@ -31,7 +31,7 @@ from prometheus_client.registry import Collector
 from hosts.facts import HostFacts
 from orchestrator.errors import OutriderError
 from orchestrator.facade import Facade
-from orchestrator.views import DeploymentView, Desired, EngineView, Health, State
+from orchestrator.views import DeploymentView, Desired, EngineView, Health, Issue, State
 
 log = logging.getLogger("outrider.api")
 
@@ -58,9 +58,10 @@ async def render(facade: Facade, version: str) -> bytes:
             failed.append(name)
             return None
 
-    health, host, deployments, counters = await asyncio.gather(
+    health, host, issues, deployments, counters = await asyncio.gather(
         ask("health", facade.health),
         ask("host", facade.host),
+        ask("issues", facade.issues),
         ask("deployments", facade.deployments),
         ask("metrics", facade.metrics),
     )
@@ -70,6 +71,7 @@ async def render(facade: Facade, version: str) -> bytes:
         ),
         *(() if health is None else _health(health)),
         *(() if host is None else _host(host)),
+        *(() if issues is None else _issues(issues)),
         *(() if deployments is None else _deployments(deployments)),
         *(() if counters is None else _counters(counters)),
         _gauge(
@@ -114,6 +116,15 @@ def _counter(name: str, text: str, labels: Sequence[str], samples: Samples) -> M
 def _is_number(value: object) -> bool:
     """Unknown is None, and an unknown value is no sample."""
     return isinstance(value, int | float)
+
+
+def _issues(issues: Sequence[Issue]) -> Iterator[Metric]:
+    yield _gauge(
+        "outrider_issue",
+        "1 while a person should look at it.",
+        ("code", "subject"),
+        [((i.code, i.subject), 1.0) for i in issues],
+    )
 
 
 def _ones(names: Iterable[str]) -> Samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from api.control.deps import Daemon
 from api.control.documents import AliveDocument, HostDocument, VersionDocument
 from api.control.problems import documented
-from orchestrator.views import Health
+from orchestrator.views import Health, Issue
 
 router = APIRouter(prefix="/api/v1", tags=["host"])
 open_router = APIRouter(tags=["operations"])
@@ -37,6 +37,17 @@ async def host(daemon: Daemon) -> Mapping[str, Any]:
 async def health(daemon: Daemon) -> Health:
     """Podman, the gateway, the age of each loop, and problems with their next steps. 200 also when `ok` is false."""
     return await daemon.health()
+
+
+@router.get(
+    "/issues",
+    operation_id="listIssues",
+    summary="What a person should look at",
+    responses=documented(401),
+)
+async def issues(daemon: Daemon) -> Sequence[Issue]:
+    """Each holds for as long as it is listed; the oldest comes first."""
+    return await daemon.issues()
 
 
 @router.get(

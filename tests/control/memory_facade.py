@@ -24,6 +24,7 @@ from orchestrator.views import (
     EngineView,
     Event,
     Health,
+    Issue,
     JobState,
     JobView,
     ModelView,
@@ -104,6 +105,10 @@ class MemoryFacade:
             (gpu,),
             (Problem("amd_missing", "amd", "no driver", "install one"),),
         )
+
+    async def issues(self) -> Sequence[Issue]:
+        self.fail("issues")
+        return (Issue("low_disk", "host", "little is left", "free some", 1700000000.0, {"free_bytes": 1}),)
 
     async def models(self) -> Sequence[ModelView]:
         self.fail("models")

@@ -42,6 +42,7 @@ async def test_views_become_samples(served: Served) -> None:
     assert value(got, "outrider_loop_age_seconds", loop="reconcile") == 0.25
     assert value(got, "outrider_podman_up") == 0
     assert value(got, "outrider_gateway_up") is None  # not heard of yet: unknown is no sample
+    assert value(got, "outrider_issue", code="low_disk", subject="host") == 1
     assert value(got, "outrider_problem", code="podman_unreachable") == 1
     assert value(got, "outrider_accelerator_memory_bytes", pci="0000:01:00.0", kind="free") == 23 * GIB
     assert (value(got, "process_resident_memory_bytes") or 0) > 0

@@ -18,6 +18,7 @@ from tests.control.memory_facade import MemoryFacade
 ROUTES = {
     ("get", "/api/v1/host", "getHost"),
     ("get", "/api/v1/health", "getHealth"),
+    ("get", "/api/v1/issues", "listIssues"),
     ("get", "/api/v1/version", "getVersion"),
     ("get", "/healthz", "isAlive"),
     ("get", "/api/v1/models", "listModels"),

@@ -168,3 +168,10 @@ async def start(served: Served, author: str = "test") -> Any:
     )
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+async def test_issues_say_what_to_look_at(served: Served) -> None:
+    (issue,) = (await served.unix.get("/api/v1/issues")).json()
+    assert (issue["code"], issue["subject"], issue["evidence"]) == ("low_disk", "host", {"free_bytes": 1})
+    assert issue["text"]
+    assert issue["hint"]

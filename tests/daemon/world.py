@@ -28,6 +28,7 @@ from orchestrator.engine import Engine, make_socket_folder, write_key
 from orchestrator.errors import EngineFailed
 from orchestrator.events import Journal
 from orchestrator.gateway_link import Drained, GatewayLink
+from orchestrator.issues import Issues
 from orchestrator.models import ModelEntry
 from orchestrator.paths import find, prepare
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan
@@ -211,7 +212,14 @@ class World:
         world.planner, world.runner, world.memory = Planner(), Sleepers(world.clock), Memory()
         parts: Any = (world.gateway, world.memory, world.planner, world.runner)
         world.context = Context(
-            world.paths, world.clock, world.timing, world.store, world.journal, world.routing, *parts
+            world.paths,
+            world.clock,
+            world.timing,
+            world.store,
+            world.journal,
+            Issues(world.journal, world.clock),
+            world.routing,
+            *parts,
         )
         world.actor = Actor(Deployment(an_entry(**entry), "h"), world.context)
         world.podman = Containers()
