@@ -40,6 +40,8 @@ if [ "$kind" = dev ]; then
     need cmake cmake
     need ninja ninja-build
     need git git
+    need docker-registry docker-registry # pulls are tested against it, on loopback
+    need systemd-analyze systemd         # and units by it; it need not be what runs the machine
     # a container with a port: Debian 12's Podman sets the port up by iptables, Debian 13's by nft
     need iptables iptables
     need nft nftables
