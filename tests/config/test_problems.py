@@ -15,7 +15,12 @@ SETTINGS = [
     # (outrider.toml, key, in the detail, in the hint)
     ('[gateway]\nlistn = "127.0.0.1:1"', "gateway.listn", "not a known key", "'listen'"),
     ("[gatway]", "gatway", "not a known key", "'gateway'"),
-    ("[zzz]", "zzz", "not a known key", "known here: api, engine, gateway, guard, host, hub, images, logs, podman, store, timing"),
+    (
+        "[zzz]",
+        "zzz",
+        "not a known key",
+        "known here: api, engine, gateway, guard, host, hub, images, logs, podman, store, timing",
+    ),
     (
         '[gateway]\nlisten = "127.0.0.1"',
         "gateway.listen",

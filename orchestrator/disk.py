@@ -1,0 +1,91 @@
+"""Whether a disk has room for what is to be put on it.
+
+An image is on the disk twice and a half while it is pulled: its compressed layers in the temporary
+folder, the unpacked ones in storage, and what the storage driver keeps beside them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import DiskFull, DiskReadOnly
+
+IMAGE_FACTOR = 2.5
+MARGIN = 1.10
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The file system that holds `path`. Sizes are bytes; `free` is what this user may still take."""
+
+    path: str
+    device: int
+    total: int
+    free: int
+    read_only: bool
+
+    @property
+    def share_free(self) -> float:
+        """The free part, 0..1."""
+        return self.free / self.total if self.total else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bytes that are to be put below `path`, and what they are."""
+
+    path: Path
+    size: int
+    what: str
+
+
+def look(path: Path) -> Disk:
+    """The file system of `path`, or of its nearest folder that exists. Blocking; raises OSError."""
+    here = path
+    while not here.exists() and here != here.parent:
+        here = here.parent
+    found = os.statvfs(here)
+    return Disk(
+        path=str(path),
+        device=here.stat().st_dev,
+        total=found.f_frsize * found.f_blocks,
+        free=found.f_frsize * found.f_bavail,
+        read_only=bool(found.f_flag & os.ST_RDONLY),
+    )
+
+
+def image_bytes(compressed: int) -> int:
+    """Bytes that an image of this compressed size takes while it is pulled."""
+    return int(compressed * IMAGE_FACTOR)
+
+
+def check(loads: Sequence[Load], *, low_water: float) -> None:
+    """Whether all of it fits, with ten percent to spare, and leaves no disk below its low water. Blocking.
+
+    What goes onto one file system counts together. Raises `DiskFull` with the numbers, `DiskReadOnly`.
+    """
+    by_device: dict[int, tuple[Disk, int, list[str]]] = {}
+    for load in loads:
+        disk = look(load.path)
+        if disk.read_only:
+            raise DiskReadOnly(
+                f"{load.what} cannot be put into {load.path}: its file system is mounted read-only",
+                hint=f"`mount -o remount,rw` it, or look for its errors in `dmesg`; `findmnt -T {load.path}` names it",
+                evidence={"path": str(load.path)},
+            )
+        first, size, whats = by_device.setdefault(disk.device, (disk, 0, []))
+        by_device[disk.device] = (first, size + load.size, [*whats, load.what])
+    for disk, size, whats in by_device.values():
+        needed = int(size * MARGIN)
+        kept = int(disk.total * low_water)
+        if size and needed + kept > disk.free:
+            raise DiskFull(
+                f"{' and '.join(whats)} need {needed / GIB:.2f} GiB on the disk of {disk.path}, which has"
+                f" {disk.free / GIB:.2f} GiB free and is to keep {kept / GIB:.2f}",
+                hint="`outrider prune --dry-run` shows what can go; or put the folder onto a larger disk",
+                evidence={"path": disk.path, "needed_bytes": needed, "free_bytes": disk.free, "kept_bytes": kept},
+            )

@@ -1,0 +1,54 @@
+"""Whether a disk has room: sums over one file system, margins, low water, read-only."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import disk
+from orchestrator.errors import DiskFull, DiskReadOnly
+
+MIB = 2**20
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_what_goes_onto_one_disk_counts_together(small: Path) -> None:
+    image = disk.Load(small / "images", disk.image_bytes(10 * MIB), "the image")
+    weights = disk.Load(small / "models" / "not" / "there", 20 * MIB, "the weights")
+    disk.check([image, weights], low_water=0.05)  # (25 + 20) * 1.1 + 3.2 of 64
+    with pytest.raises(DiskFull) as caught:
+        disk.check([image, weights, disk.Load(small, 20 * MIB, "a drafter")], low_water=0.05)
+    assert "the image and the weights and a drafter need" in caught.value.detail
+    assert caught.value.evidence["needed_bytes"] == int(65 * MIB * 1.1)
+    assert caught.value.evidence["kept_bytes"] == int(64 * MIB * 0.05)
+    assert caught.value.retryable
+
+
+def test_below_low_water_nothing_more_comes_and_nothing_is_always_fine(small: Path) -> None:
+    with (small / "full").open("wb") as file:
+        file.write(bytes(62 * MIB))
+    with pytest.raises(DiskFull):
+        disk.check([disk.Load(small, 1, "a byte")], low_water=0.05)
+    disk.check([disk.Load(small, 1, "a byte")], low_water=0.0)
+    disk.check([disk.Load(small, 0, "nothing")], low_water=0.05)
+    assert disk.look(small).share_free == pytest.approx(2 / 64, abs=0.01)
+
+
+def test_a_disk_that_takes_no_writes_is_no_full_one(small: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", small], check=True)
+    with pytest.raises(DiskReadOnly, match="read-only"):
+        disk.check([disk.Load(small, 1, "a byte")], low_water=0.05)
