@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hosts import amd_smi, amd_sysfs, pci
+from hosts import amd_firmware, amd_smi, amd_sysfs, pci
 from hosts.bounded import Stuck, bounded
 from hosts.child import Child, ChildFailed
-from hosts.facts import Problem
+from hosts.facts import Platform, Problem
 from hosts.found import Found
 from hosts.roots import Roots
 from hosts.system import System
@@ -51,7 +51,7 @@ def collect(child: Child | ChildFailed | None, sign: Sign, roots: Roots, system:
     merged = _from_child(child, found, system, end)
     problems = (*found.problems, *merged.problems)
     if found.accelerators:
-        problems = (*problems, *amd_sysfs.kernel_parameters(roots))
+        problems = (*problems, *amd_sysfs.kernel_parameters(system.platform), *_packages(found, system.platform))
     elif not merged.accelerators and not found.problems:
         problems = (_nothing(sign), *problems)
     return Found(merged.accelerators, problems)
@@ -86,6 +86,16 @@ def _from_child(child: Child | ChildFailed | None, found: Found, system: System,
     except ChildFailed as error:
         return Found(found.accelerators, (amd_smi.unanswered(error),))
     return amd_smi.merge(answer, found.accelerators, system.memory)
+
+
+def _packages(found: Found, platform: Platform) -> Sequence[Problem]:
+    """A firmware package that is known to be bad, once for all GPUs."""
+    for gpu in found.accelerators:
+        mes = gpu.details.get("mes_version")
+        problem = amd_firmware.bad_package(platform, gpu.arch, mes if isinstance(mes, int) else None)
+        if problem is not None:
+            return (problem,)
+    return ()
 
 
 def _nothing(sign: Sign) -> Problem:

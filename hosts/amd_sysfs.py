@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from hosts import drm, kfd, pci
-from hosts.facts import Accelerator, Memory, Problem
+from hosts import amd_firmware, drm, kfd, pci
+from hosts.facts import Accelerator, Memory, Platform, Problem
 from hosts.found import Found
-from hosts.reading import children, key_values, read_number, read_text
+from hosts.reading import children, read_number, read_text
 from hosts.roots import Roots
 from hosts.system import GIB, reserve
 
 VENDOR = "amd"
+LARGE_CARVE_OUT = 8 * GIB
+"""From here on a carve-out is worth a word: firmware sets aside 0.5 to 4 GiB when told to take the least."""
 _PAGE = 4096
 _IN_CPU_NAME = re.compile(r"\bw/\s*(Radeon\b.*\S)")
 
@@ -44,16 +46,20 @@ class _Gpu:
     card: drm.DrmCard | None
     memory: drm.DrmMemory
     sensors: drm.DrmSensors
+    firmware: amd_firmware.Firmware = field(default_factory=amd_firmware.Firmware)
 
     @classmethod
-    def read(cls, index: int, node: kfd.KfdNode | None, card: drm.DrmCard | None, *, sensors: bool) -> _Gpu:
+    def read(
+        cls, roots: Roots, index: int, node: kfd.KfdNode | None, card: drm.DrmCard | None, *, sensors: bool
+    ) -> _Gpu:
         if card is None:
             pool = node.pool if node is not None else None
             from_system = node is not None and (node.has_cpu or node.arch in kfd.APUS)
             memory = drm.DrmMemory(gtt_total=pool) if from_system else drm.DrmMemory(vram_total=pool)
             return cls(index, node, None, memory, drm.DrmSensors())
         reading = drm.read_sensors(card.folder) if sensors else drm.DrmSensors()
-        return cls(index, node, card, drm.read_memory(card.folder), reading)
+        firmware = amd_firmware.read_firmware(roots, card)
+        return cls(index, node, card, drm.read_memory(card.folder), reading, firmware)
 
     @property
     def address(self) -> str:
@@ -131,7 +137,7 @@ def read(roots: Roots, system: Memory, cpu_model: str | None = None, *, sensors:
     accelerators: list[Accelerator] = []
     problems: list[Problem] = []
     for index, (one, card) in enumerate(pairs):
-        gpu, about = _accelerator(roots, _Gpu.read(index, one, card, sensors=sensors), system, cpu_model)
+        gpu, about = _accelerator(roots, _Gpu.read(roots, index, one, card, sensors=sensors), system, cpu_model)
         accelerators.append(gpu)
         problems.extend(about)
     return Found(tuple(accelerators), tuple(problems))
@@ -157,6 +163,10 @@ def _accelerator(roots: Roots, parts: _Gpu, system: Memory, cpu_model: str | Non
     devices, groups, problems = _nodes(roots, where, node, card)
     if room is not None:
         problems.extend(_memory_problems(where, room, system))
+        if unified:
+            problems.extend(_carve_out_problem(where, room, memory))
+    kernel = read_text(roots.proc / "sys/kernel/osrelease", 256)
+    problems.extend(amd_firmware.known_bad(where, node, parts.firmware, kernel))
     unique = node.unique_id if node is not None else None
     gpu = Accelerator(
         vendor=VENDOR,
@@ -169,8 +179,7 @@ def _accelerator(roots: Roots, parts: _Gpu, system: Memory, cpu_model: str | Non
         memory_free=room.free if room is not None else None,
         unified=unified,
         index=parts.index,
-        driver=read_text(roots.sys / "module/amdgpu/version", 256)
-        or read_text(roots.proc / "sys/kernel/osrelease", 256),
+        driver=read_text(roots.sys / "module/amdgpu/version", 256) or kernel,
         compute_units=node.compute_units if node is not None else None,
         utilisation=sensors.busy,
         temperature_c=sensors.temperature,
@@ -209,6 +218,7 @@ def _details(parts: _Gpu, room: Budget | None) -> dict[str, object]:
         }
     if room is not None:
         details |= {"pool": room.pool, "memory_used": room.used, "reserve": room.reserve, "usable": room.usable}
+    details |= parts.firmware.details()
     return {key: value for key, value in details.items() if value is not None}
 
 
@@ -262,14 +272,28 @@ def _memory_problems(where: str, room: Budget, system: Memory) -> list[Problem]:
     return problems
 
 
+def _carve_out_problem(where: str, room: Budget, memory: drm.DrmMemory) -> list[Problem]:
+    """Memory that the firmware sets aside serves engines only where it is the larger pool, and nobody else ever."""
+    size = memory.vram_total
+    if size is None or size < LARGE_CARVE_OUT:
+        return []
+    hint = "set the UMA frame buffer (or dedicated graphics memory) in the BIOS to its least, such as 512 MiB, "
+    if room.pool == "vram":
+        detail = f"GPU {where}: engines can only use the firmware's carve-out ({_gib(size)}), the larger of two pools"
+        hint += "and give engines the rest by ttm.pages_limit"
+    else:
+        detail = f"GPU {where}: the firmware's carve-out ({_gib(size)}) is lost to engines: their pool is GTT"
+        hint += "and raise ttm.pages_limit by as much"
+    return [Problem("carve_out_large", VENDOR, detail, hint)]
+
+
 def _gib(size: int) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
-def kernel_parameters(roots: Roots) -> tuple[Problem, ...]:
-    """Kernel parameters about GTT that do nothing or will go away."""
-    text = read_text(roots.proc / "cmdline", 65536) or ""
-    given: Mapping[str, str] = key_values("\n".join(text.split()), "=")
+def kernel_parameters(platform: Platform) -> tuple[Problem, ...]:
+    """Kernel parameters about GTT that do nothing, will go away, or did not take."""
+    given = platform.kernel_parameters
     problems = []
     if "amdgpu.gtt_size" in given:
         detail = "the kernel ignores amdgpu.gtt_size (a misspelling)"
@@ -277,6 +301,11 @@ def kernel_parameters(roots: Roots) -> tuple[Problem, ...]:
     if "amdgpu.gttsize" in given:
         detail = f"amdgpu.gttsize={given['amdgpu.gttsize']} is deprecated"
         problems.append(Problem("kernel_parameter", VENDOR, detail, "use ttm.pages_limit (4 KiB pages)"))
+    asked, has = platform.ttm_pages_limit_boot, platform.ttm_pages_limit
+    if asked is not None and has is not None and asked != has:
+        detail = f"the kernel was started with a pages_limit of {asked}, but {platform.ttm_module} has {has}"
+        hint = f"name the module that is in use: {platform.ttm_module}.pages_limit={asked}"
+        problems.append(Problem("kernel_parameter", VENDOR, detail, hint))
     return tuple(problems)
 
 

@@ -75,8 +75,33 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True)
+class Platform:
+    """Versions and boot settings that decide whether a GPU works. Serial numbers are none of them.
+
+    `kernel_parameters` are those of the kernel's command line that are about GPUs. The memory
+    ceiling of an AMD APU is `ttm_pages_limit` (4 KiB pages, as the running module `ttm_module` has
+    it) and was asked for by `ttm_pages_limit_boot`. `amdgpu_version` is known only of an
+    out-of-tree driver; `rocm` only where the host has ROCm, which no image needs.
+    """
+
+    product: str | None = None
+    bios_vendor: str | None = None
+    bios_version: str | None = None
+    bios_date: str | None = None
+    kernel_parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    ttm_module: str | None = None
+    ttm_pages_limit: int | None = None
+    ttm_page_pool_size: int | None = None
+    ttm_pages_limit_boot: int | None = None
+    amdgpu_version: str | None = None
+    rocm: str | None = None
+    rocm_path: str | None = None
+    linux_firmware: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Everything the planner may know about a host."""
+    """Everything the planner may know about a host. Facts files of older versions have no `platform`."""
 
     host: str
     os: str | None
@@ -85,6 +110,7 @@ class HostFacts:
     memory: Memory
     accelerators: tuple[Accelerator, ...] = ()
     problems: tuple[Problem, ...] = ()
+    platform: Platform = Platform()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form (see `from_dict`)."""
@@ -102,6 +128,7 @@ class HostFacts:
                 memory=Memory(**_section(data, "memory")),
                 accelerators=tuple(_accelerator(i, a) for i, a in enumerate(data.get("accelerators", ()))),
                 problems=tuple(Problem(**p) for p in data.get("problems", ())),
+                platform=Platform(**_section(data, "platform")) if data.get("platform") else Platform(),
             )
         except FactsError:
             raise

@@ -7,6 +7,7 @@ hardware costs no child. What could not be found out is in `problems`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from hosts.child import Child, ChildFailed
 from hosts.facts import HostFacts
 from hosts.roots import Roots
 from hosts.system import read_system
+from hosts.versions import read_platform
 
 __all__ = ["DEADLINE", "Roots", "probe"]
 
@@ -44,6 +46,7 @@ def probe(
         if amd_sign:
             children[amd.VENDOR] = _started(lambda: amd_smi.start(environ, deadline + _GRACE))
         system = read_system(roots)
+        system = dataclasses.replace(system, platform=read_platform(roots, environ, amd=bool(amd_sign)))
         amd_found = amd.collect(children.get(amd.VENDOR), amd_sign, roots, system, end)
         nvidia_found = nvidia.collect(children.get(nvidia.VENDOR), nvidia_sign, roots, system.memory, end)
     finally:
@@ -58,6 +61,7 @@ def probe(
         memory=system.memory,
         accelerators=(*nvidia_found.accelerators, *amd_found.accelerators),
         problems=(*system.problems, *nvidia_found.problems, *amd_found.problems),
+        platform=system.platform,
     )
 
 

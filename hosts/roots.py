@@ -28,6 +28,8 @@ class Roots:
     dev: Path = Path("/dev")
     run: Path = Path("/run")
     usr: Path = Path("/usr")
+    opt: Path = Path("/opt")
+    var: Path = Path("/var")
     libraries: tuple[Path, ...] = tuple(Path(folder) for folder in _LIBRARY_FOLDERS)
 
     @classmethod
@@ -40,5 +42,7 @@ class Roots:
             dev=base / "dev",
             run=base / "run",
             usr=base / "usr",
+            opt=base / "opt",
+            var=base / "var",
             libraries=(base / "lib",),
         )

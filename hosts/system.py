@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hosts.facts import Cpu, Memory, Problem
+from hosts.facts import Cpu, Memory, Platform, Problem
 from hosts.reading import key_values, number, read_text
 from hosts.roots import Roots
 
@@ -24,6 +24,7 @@ class System:
     kernel: str | None
     cpu: Cpu
     memory: Memory
+    platform: Platform = field(default_factory=Platform)
     problems: tuple[Problem, ...] = ()
 
 

@@ -123,7 +123,32 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         )
     if not host["accelerators"]:
         lines.append("gpu       none")
+    if versions := version_words(host):
+        lines.append(f"versions  {', '.join(versions)}")
     return lines
+
+
+def version_words(host: Mapping[str, Any]) -> list[str]:
+    """What GPUs run on, in short: drivers, firmware, BIOS, ROCm, and an APU's memory ceiling."""
+    platform: Mapping[str, Any] = host.get("platform") or {}
+    words = []
+    for gpu in host["accelerators"]:
+        cuda = f" (CUDA {gpu['cuda']})" if gpu.get("cuda") else ""
+        if gpu.get("driver") and gpu["driver"] != host.get("kernel"):
+            words.append(f"{gpu['vendor']} driver {gpu['driver']}{cuda}")
+        mes = (gpu.get("details") or {}).get("mes_version")
+        if mes is not None:
+            words.append(f"MES firmware {mes:#x}")
+    if platform.get("linux_firmware"):
+        words.append(f"linux-firmware {platform['linux_firmware']}")
+    if platform.get("rocm"):
+        words.append(f"ROCm {platform['rocm']}")
+    if platform.get("ttm_pages_limit"):
+        words.append(f"GPU memory ceiling {size(platform['ttm_pages_limit'] * 4096)} ({platform['ttm_module']})")
+    bios = " ".join(str(platform[key]) for key in ("bios_version", "bios_date") if platform.get(key))
+    if bios:
+        words.append(f"BIOS {bios}")
+    return list(dict.fromkeys(words))
 
 
 def _verdict(ok: bool | None) -> str:

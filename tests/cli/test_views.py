@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from api.cli.views import version_words
 from tests.cli import fake
 from tests.cli.conftest import Call
 
@@ -153,3 +154,23 @@ def test_reload_shows_what_it_changes(call: Call, daemon: fake.Script) -> None:
     assert "not applied (dry run)" in said.out
     daemon.on("POST", "/reload", {"applied": True, "changes": []})
     assert "nothing changed" in call("reload").err
+
+
+def test_the_versions_that_gpus_run_on_are_said_in_short() -> None:
+    gpu = {"vendor": "amd", "driver": "6.16.13", "cuda": None, "details": {"mes_version": 0x83}}
+    platform = {
+        "ttm_pages_limit": 29360128,
+        "ttm_module": "amdttm",
+        "rocm": "7.2.0",
+        "linux_firmware": None,
+        "bios_version": "GTR9P108",
+        "bios_date": "10/02/2026",
+    }
+    assert version_words({"kernel": "7.1.0", "accelerators": [gpu, gpu], "platform": platform}) == [
+        "amd driver 6.16.13",
+        "MES firmware 0x83",
+        "ROCm 7.2.0",
+        "GPU memory ceiling 112.0 GiB (amdttm)",
+        "BIOS GTR9P108 10/02/2026",
+    ]
+    assert version_words({"accelerators": []}) == []

@@ -15,6 +15,7 @@ from hosts.amd_sysfs import budget, is_apu
 from hosts.drm import DrmMemory
 from hosts.facts import Accelerator, Memory
 from hosts.found import Found
+from hosts.versions import read_platform
 from tests.hosts.trees import GIB, KIB, Drm, Kfd, Tree, sensors, strix_halo, write
 
 BIG = Memory(128 * GIB, 120 * GIB)
@@ -97,7 +98,9 @@ def test_gtt_above_the_memory_is_said_and_what_is_usable_is_not(tree: Tree) -> N
 
 def test_an_8_gib_carve_out_is_not_added_to_gtt(tree: Tree) -> None:
     tree.machine().kfd(Kfd()).drm(Drm(vram_total=8589934592, vram_used=0, gtt_total=133143986176, gtt_used=0))
-    assert only(tree).memory_total == 133143986176
+    found = read(tree)
+    assert found.accelerators[0].memory_total == 133143986176
+    assert "carve_out_large" in [problem.code for problem in found.problems]
 
 
 def test_the_kernels_default_of_half_the_memory_is_pointed_out(tree: Tree) -> None:
@@ -254,7 +257,9 @@ def test_without_sensors_the_firmware_is_not_asked(tree: Tree) -> None:
 
 def test_kernel_parameters_that_do_nothing(tree: Tree) -> None:
     write(tree.base / "proc/cmdline", "quiet amdgpu.gtt_size=1 amdgpu.gttsize=131072 ttm.pages_limit=7\n")
-    details = [problem.detail for problem in amd_sysfs.kernel_parameters(tree.roots)]
+    platform = read_platform(tree.roots, {})
+    assert platform.ttm_pages_limit_boot == 7
+    details = [problem.detail for problem in amd_sysfs.kernel_parameters(platform)]
     assert details == ["the kernel ignores amdgpu.gtt_size (a misspelling)", "amdgpu.gttsize=131072 is deprecated"]
 
 
@@ -293,7 +298,7 @@ def test_no_content_of_any_file_breaks_the_scan(tmp_path: Path, contents: dict[s
         for gpu in found.accelerators:
             assert gpu.memory_free is None or gpu.memory_free >= 0
             json.dumps(gpu.details)
-        amd_sysfs.kernel_parameters(tree.roots)
+        amd_sysfs.kernel_parameters(read_platform(tree.roots, {}))
     finally:
         for name, content in before.items():
             write(tree.base / name, content)
