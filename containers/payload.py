@@ -13,9 +13,6 @@ from containers import proc, security
 from containers.errors import SpecRefused
 from containers.spec import ContainerSpec, ContainerState, ImageInfo, Network
 
-LOG_SIZE = 64 << 20
-"""Bytes of an engine's log that Podman keeps before it starts over."""
-
 _FRACTION = re.compile(r"\.(\d+)")
 _ENDED = frozenset({"exited", "stopped"})
 
@@ -54,7 +51,9 @@ def create_keywords(
         "image_volume_mode": "ignore",
         "systemd": "false",
         "restart_policy": {"Name": "no"},  # the daemon restarts engines, with back-off; Podman has none
-        "log_config": {"Type": "k8s-file", "Config": {"size": LOG_SIZE}},
+        # conmon begins the file anew when it is full. `max-size` among the options, which the command
+        # line has, is silently ignored here, by Podman 4.3 and 5.4 alike
+        "log_config": {"Type": "k8s-file", "Config": {"size": spec.log_bytes}},
     }
     if spec.network is Network.BRIDGE and spec.host_port is not None and spec.container_port is not None:
         words["ports"] = {f"{spec.container_port}/tcp": ("127.0.0.1", spec.host_port)}

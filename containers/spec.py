@@ -45,7 +45,7 @@ class ContainerSpec:
 
     `image` is an image id or a reference with a digest. `devices` are CDI names
     (`nvidia.com/gpu=0`) or device nodes. `groups` are numeric host gids.
-    `memory_limit` and `shm_size` are bytes, `stop_timeout` is seconds.
+    `memory_limit`, `shm_size` and `log_bytes` are bytes, `stop_timeout` is seconds.
     """
 
     name: str
@@ -66,6 +66,8 @@ class ContainerSpec:
     shm_size: int | None = None
     profile: str = "strict"
     stop_timeout: float = 10.0
+    log_bytes: int = 16 << 20
+    """What the log may have; when it is full Podman begins it anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,14 @@ class LogLine:
 
     stream: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where Podman keeps images and containers, and where what it pulls lies first: paths on its machine."""
+
+    graph_root: str
+    temporary: str
 
 
 @dataclass(frozen=True, slots=True)

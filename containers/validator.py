@@ -27,6 +27,9 @@ DEVICES = (
 )
 """Devices an engine may get, as patterns of the whole name. `/dev/dri` itself would bring the displays along."""
 
+LEAST_LOG = 65536
+"""Bytes. Below it a log holds too little of what went wrong; 0 or less would be a log without end."""
+
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _IMAGE = re.compile(rf"(?:[a-z0-9][a-zA-Z0-9._:/-]{{0,254}}@)?{_DIGEST}")
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
@@ -232,6 +235,8 @@ def _check_limits(spec: ContainerSpec) -> None:
     for name, value in (("memory_limit", spec.memory_limit), ("shm_size", spec.shm_size)):
         if value is not None and (isinstance(value, bool) or value <= 0):
             raise _refuse(f"{name} must be above zero", value)
+    if isinstance(spec.log_bytes, bool) or spec.log_bytes < LEAST_LOG:
+        raise _refuse(f"the log must be capped, at {LEAST_LOG} bytes or more", spec.log_bytes)
     if not 0 <= spec.stop_timeout <= 3600:
         raise _refuse("stop_timeout must be within an hour", spec.stop_timeout)
 

@@ -90,6 +90,7 @@ async def assemble(
             ports=Ports(clock.now),
             clock=clock,
             timing=timing,
+            log_bytes=lambda: planning.log_bytes,
             refresh=host.read,
         )
         routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)

@@ -36,6 +36,8 @@ class Jobs:
         self._clock = clock
         self._views: dict[str, JobView] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._why: dict[str, Why] = {}
+        """Why jobs are being cancelled that nobody asked to cancel."""
 
     def start(self, kind: str, subject: str, work: Callable[[Handle], Awaitable[str]]) -> JobView:
         """Run `work` in the background; what it returns is the job's last detail."""
@@ -54,11 +56,16 @@ class Jobs:
         except KeyError:
             raise NotFound(f"no job {job_id!r}", hint="`GET /api/v1/jobs` lists them") from None
 
-    async def cancel(self, job_id: str) -> JobView:
-        """Cancel and wait until it has cleaned up after itself. A finished job stays as it is."""
+    async def cancel(self, job_id: str, why: Why | None = None) -> JobView:
+        """Cancel and wait until it has cleaned up after itself. A finished job stays as it is.
+
+        `why` is shown as the job's error where it was not a person who cancelled it.
+        """
         self.get(job_id)
         task = self._tasks.get(job_id)
         if task is not None:
+            if why is not None:
+                self._why[job_id] = why
             task.cancel()
             await asyncio.wait([task])
         return self.get(job_id)
@@ -79,7 +86,8 @@ class Jobs:
         try:
             detail = await work(Handle(self, job_id))
         except asyncio.CancelledError:
-            self._finish(job_id, JobState.CANCELLED, "cancelled", None)
+            why = self._why.get(job_id)
+            self._finish(job_id, JobState.CANCELLED, "cancelled" if why is None else why.text, why)
         except OutriderError as error:
             self._finish(job_id, JobState.FAILED, error.detail, Why(error.code, error.detail, error.hint))
         except Exception as error:  # a job's bug must not end the daemon; it is shown and logged whole
@@ -89,6 +97,7 @@ class Jobs:
             self._finish(job_id, JobState.DONE, detail, None)
         finally:
             self._tasks.pop(job_id, None)
+            self._why.pop(job_id, None)
 
     def _finish(self, job_id: str, state: JobState, detail: str, error: Why | None) -> None:
         self._views[job_id] = replace(self._views[job_id], state=state, detail=detail, error=error)

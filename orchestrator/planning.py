@@ -52,6 +52,8 @@ class Planning:
     def configure(self, config: Config) -> None:
         """Take up another configuration."""
         self._folders = config.store.folders
+        self.log_bytes = config.logs.engine_bytes
+        """What the log of an engine that is started from now on may have. No part of a plan: it launches nothing."""
         self._catalogue: Catalogue = self._shipped.overlay(config.models, config.origins)
         self._defaults = planner.Preferences.of_host(config.defaults)
 

@@ -33,6 +33,11 @@ class Reloading:
         self.problem: Why | None = None
         """Why the last reload was refused."""
 
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._config
+
     async def reload(self, *, dry_run: bool) -> ReloadResult:
         """Raises `ConfigError` and changes nothing when a file is bad."""
         async with self._one:

@@ -96,6 +96,7 @@ class Runner:
         ports: Ports,
         clock: Clock,
         timing: Timing,
+        log_bytes: Callable[[], int],
         refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.podman = podman
@@ -107,6 +108,7 @@ class Runner:
         self.ports = ports
         self.clock = clock
         self.timing = timing
+        self._log_bytes = log_bytes
         self._refresh = refresh
 
     # up
@@ -215,6 +217,7 @@ class Runner:
             shm_size=plan.limits.shm,
             profile=plan.profile,
             stop_timeout=self.timing.stop_grace,
+            log_bytes=self._log_bytes(),
         )
 
     def rules(self, engine: Engine) -> Rules:

@@ -23,6 +23,7 @@ from orchestrator.chores import Chores
 from orchestrator.context import Cause
 from orchestrator.errors import OutriderError, Refused
 from orchestrator.governing import govern
+from orchestrator.housekeeping import Housekeeping, may_pull
 from orchestrator.jobs import Handle, Jobs
 from orchestrator.model_store import AddModel, add, remove
 from orchestrator.registry import Registry
@@ -55,6 +56,7 @@ class Outrider:
         self._adopter = Adopter(self._c, parts.podman)
         self._loops = Loops(self._c.clock)
         self._jobs = Jobs(self._c.clock)
+        self._housekeeping = Housekeeping(self._c, parts.podman, self._jobs, lambda: self._reloading.config)
         self._chores = Chores({"compact": self._c.store.compact, "sweep": self._sweep})
         self._adopted = asyncio.Event()
         self._started_at = self._c.clock.now()
@@ -82,6 +84,7 @@ class Outrider:
         self._loops.forever("journal", self._c.journal.write_forever)
         self._loops.every("reconcile", timing.reconcile_period, self._reconcile)
         self._loops.every("telemetry", timing.telemetry_period, self._p.host.read)
+        self._loops.every("disks", timing.disk_period, self._housekeeping.look)
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._chores.start()
 
@@ -196,6 +199,7 @@ class Outrider:
 
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
         asked = AddModel.read(request)
+        may_pull(self._c.issues, "model_add")
 
         async def work(handle: Handle) -> str:
             added = await add(

@@ -32,6 +32,7 @@ class Timing:
     engine_poll: float = 0.1
     engine_poll_max: float = 2.0
     telemetry_period: float = 5.0
+    disk_period: float = 30.0
     governor_period: float = 1.0
     rate_window: float = 10.0
     backoff_first: float = 1.0
@@ -57,6 +58,7 @@ _SCALED = (
     "engine_poll",
     "engine_poll_max",
     "telemetry_period",
+    "disk_period",
     "governor_period",
     "rate_window",
     "backoff_first",

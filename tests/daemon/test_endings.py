@@ -57,6 +57,7 @@ async def test_why_an_engine_ended(tmp_path: Path, code: int, words: str, kind: 
         model_folders=tuple,
         gateway=GatewayLink(paths.gateway_socket, clock, timing),
         ports=Ports(clock.now),
+        log_bytes=lambda: 65536,
     )
     engine = Engine("0" * 16, "m", 1, a_plan(), "key", None, None, 0.0, container_id="c")
     error = await runner.why_it_ended(engine)

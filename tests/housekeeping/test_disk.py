@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,6 @@ from orchestrator import disk
 from orchestrator.errors import DiskFull, DiskReadOnly
 
 MIB = 2**20
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_what_goes_onto_one_disk_counts_together(small: Path) -> None:

@@ -111,6 +111,7 @@ async def opened(state: Path, podman_socket: str) -> AsyncIterator[Bench]:
         ports=Ports(clock.now),
         clock=clock,
         timing=timing,
+        log_bytes=lambda: 65536,
     )
     try:
         yield Bench(paths, Planning(paths, Config(), admission, podman, clock), runner, [])
