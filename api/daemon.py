@@ -10,10 +10,10 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
 import uvloop
@@ -26,6 +26,7 @@ from orchestrator.assembly import assemble
 from orchestrator.clock import SystemClock
 from orchestrator.config import Config, split_listen
 from orchestrator.errors import ConfigError, OutriderError
+from orchestrator.log_file import LogFile
 from orchestrator.paths import Paths, prepare
 from orchestrator.service import Outrider
 from orchestrator.timing import Timing
@@ -37,12 +38,13 @@ PODMAN_LIMIT = 30.0
 
 def run(paths: Paths, *, config: Config) -> int:
     """Run until SIGTERM, SIGINT or a shutdown over the API. Raises `OutriderError` when it cannot start."""
-    _log_to_stderr()
-    uvloop.run(_serve(prepare(paths), config))
+    stderr = LogFile(paths.logs / "daemon.log", lambda: config.logs.daemon_bytes)
+    _log_to(stderr)
+    uvloop.run(_serve(prepare(paths), config, stderr))
     return 0
 
 
-async def _serve(paths: Paths, config: Config) -> None:
+async def _serve(paths: Paths, config: Config, stderr: LogFile) -> None:
     clock = SystemClock()
     timing = Timing().scaled(config.timing.scale)
     version = installed_version("outrider")
@@ -51,6 +53,7 @@ async def _serve(paths: Paths, config: Config) -> None:
         paths, config, podman_socket=podman_socket, revive=revive, clock=clock, timing=timing, version=version
     )
     outrider = Outrider(parts)
+    stderr.limit = lambda: outrider.config.logs.daemon_bytes
     try:
         server = ControlServer(
             outrider,
@@ -128,7 +131,7 @@ class _PidFile:
         self._path.unlink(missing_ok=True)
 
 
-def _log_to_stderr() -> None:
+def _log_to(stderr: LogFile) -> None:
     """One JSON object a line, from our own modules and from libraries alike."""
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
@@ -136,7 +139,7 @@ def _log_to_stderr() -> None:
         # without local variables: they hold engines' keys
         structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False)),
     ]
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
@@ -152,6 +155,6 @@ def _log_to_stderr() -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, stderr)),
         cache_logger_on_first_use=True,
     )

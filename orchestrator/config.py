@@ -217,7 +217,8 @@ class LogSettings(Frozen):
     engine_bytes: int = Field(default=16 * 2**20, ge=65536)
     """Of one engine's container."""
     daemon_bytes: int = Field(default=16 * 2**20, ge=65536)
-    """Of each log file in the state folder, where there is no journal of systemd's."""
+    """Of each log file in the state folder, where there is no journal of systemd's; one older file is kept beside it.
+    The gateway reads this when it starts."""
 
 
 class TimingSettings(Frozen):

@@ -20,6 +20,7 @@ from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
 from orchestrator.assembly import Parts
 from orchestrator.chores import Chores
+from orchestrator.config import Config
 from orchestrator.context import Cause
 from orchestrator.errors import OutriderError, Refused
 from orchestrator.governing import govern
@@ -56,7 +57,7 @@ class Outrider:
         self._adopter = Adopter(self._c, parts.podman)
         self._loops = Loops(self._c.clock)
         self._jobs = Jobs(self._c.clock)
-        self._housekeeping = Housekeeping(self._c, parts.podman, self._jobs, lambda: self._reloading.config)
+        self._housekeeping = Housekeeping(self._c, parts.podman, self._jobs, lambda: self.config)
         self._chores = Chores({"compact": self._c.store.compact, "sweep": self._sweep})
         self._adopted = asyncio.Event()
         self._started_at = self._c.clock.now()
@@ -69,6 +70,11 @@ class Outrider:
             actor = self._registry.own(row.deployment)
             if actor is not None:
                 actor.deployment.desired, actor.deployment.desired_by = row.desired, row.author
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._reloading.config
 
     # opening and closing
 

@@ -7,6 +7,8 @@ import logging
 import sys
 from typing import TextIO
 
+from orchestrator.log_file import LogFile
+
 _ROOT = "outrider.gateway"
 
 
@@ -28,7 +30,7 @@ class _Lines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def setup(stream: TextIO | None = None) -> None:
+def setup(stream: TextIO | LogFile | None = None) -> None:
     """Send this process's log records to `stream` (standard error) as JSON lines."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(_Lines())

@@ -25,6 +25,7 @@ from api.gateway.settings import Settings, from_command_line
 from api.gateway.table import this_boot
 from orchestrator.clock import SystemClock
 from orchestrator.errors import ConfigError, Conflict, OutriderError, UsageError
+from orchestrator.log_file import LogFile
 from orchestrator.paths import Paths, prepare
 
 PID_FILE = "gateway.pid"
@@ -136,6 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.setup()
     try:
         paths, settings = from_command_line(sys.argv[1:] if argv is None else argv)
+        log.setup(LogFile(paths.logs / "gateway.log", lambda: settings.log_bytes))
         run(paths, settings)
     except OutriderError as error:
         log.event("failed", 40, code=error.code, detail=error.detail, hint=error.hint)

@@ -43,6 +43,7 @@ class Settings:
     ops_listen: Address
     limits: Limits
     timing: Timing
+    log_bytes: int
     fast_path: bool = True
 
 
@@ -75,6 +76,7 @@ _KEYS = (
     _Key("gateway", "settle_s", 1.0, in_file=False),
     _Key("gateway", "read_s", 30.0, least=0.1, in_file=False),
     _Key("gateway", "unread_s", 300.0, least=0.1, in_file=False),
+    _Key("logs", "daemon_bytes", 16 * MIB, least=65536),
     _Key("timing", "scale", 1.0, least=0.001),
 )
 
@@ -126,6 +128,7 @@ def settle(
         ops_listen=address(str(values["ops_listen"]), "ops_listen"),
         limits=limits,
         timing=timing,
+        log_bytes=int(values["daemon_bytes"]),
         fast_path=fast_path,
     )
 
