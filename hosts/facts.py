@@ -16,12 +16,13 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something the probe could not find out, or found to be wrong."""
+    """Something the probe could not find out, or found to be wrong. `device` is the GPU's key, if it is about one."""
 
     code: str
     vendor: str | None
     detail: str
     hint: str | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

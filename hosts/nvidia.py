@@ -5,36 +5,36 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hosts import cdi, pci
 from hosts.child import Child, ChildFailed, ChildTimeout
 from hosts.facts import Accelerator, Memory, Problem
 from hosts.found import Found
+from hosts.nvidia_errors import DRIVER_HINT, NOT_SUPPORTED, VENDOR, about, failure, lost, meaning
+from hosts.nvidia_sample import (
+    Sign,
+    address,
+    device_memory,
+    ecc,
+    entries,
+    is_unified,
+    key,
+    percent,
+    processes,
+    read_free,
+    read_sample,
+    scaled,
+    throttles,
+)
 from hosts.reading import known, words
 from hosts.roots import Roots
 from hosts.system import reserve
 
-VENDOR = "nvidia"
-LIBRARY = "libnvidia-ml.so.1"
-_LOST = {15, 16, 28}  # GPU is lost, reset required, GPU not found
-_DRIVER_HINT = "install the NVIDIA driver; `nvidia-smi` must list the GPU"
+__all__ = ["LIBRARY", "VENDOR", "Sign", "collect", "interpret", "look", "read_free", "read_sample", "start"]
 
-# NVML's return codes: what they mean for an operator (code, hint). Others: nvml_failed.
-_PROBLEMS: Mapping[object, tuple[str, str]] = {
-    4: ("no_permission", "the daemon's user needs read and write access to /dev/nvidia*"),
-    9: ("driver_not_loaded", "run `modprobe nvidia`, or reboot after installing the driver"),
-    10: ("nvml_timeout", "look for NVRM or Xid lines in `dmesg`"),
-    12: ("library_missing", _DRIVER_HINT),
-    13: ("driver_too_old", "install a newer NVIDIA driver"),
-    15: ("gpu_lost", "the GPU fell off the bus: check power and temperature, then reboot"),
-    16: ("gpu_lost", "the GPU asks for a reset: `nvidia-smi --gpu-reset`, or reboot"),
-    18: ("driver_mismatch", "the driver was upgraded under the running kernel module: reboot, or reload the module"),
-    28: ("gpu_lost", "the GPU is gone from the bus: check power and seating, then reboot"),
-    999: ("nvml_unknown", "look for NVRM or Xid lines in `dmesg`"),
-    "binding_missing": ("binding_missing", "install the Python package nvidia-ml-py beside Outrider"),
-}
+LIBRARY = "libnvidia-ml.so.1"
+
 # CUDA cores of one multiprocessor, from the CUDA C++ programming guide (arithmetic throughput of FP32)
 _CORES = {
     (6, 0): 64,
@@ -44,26 +44,8 @@ _CORES = {
     (8, 0): 64,
 }
 _CORES_ELSE = 128
-# bits of nvmlDeviceGetCurrentClocksEventReasons that mean "slower than it could be"
-_THROTTLES = {
-    0x4: "software_power_cap",
-    0x8: "hardware_slowdown",
-    0x20: "software_thermal",
-    0x40: "hardware_thermal",
-    0x80: "power_brake",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """Why there may be an NVIDIA GPU: devices on the bus, the driver's nodes, its library."""
-
-    gpus: tuple[pci.PciGpu, ...]
-    driver: bool
-    library: str | None
-
-    def __bool__(self) -> bool:
-        return bool(self.gpus or self.driver or self.library)
+_ECC = frozenset({"ecc", "ecc_errors", "remapped_rows", "retired_pages"})
+_NUMBERS = ("cores", "minor", "pcie_generation", "pcie_width", "pcie_generation_now", "pcie_width_now")
 
 
 def look(roots: Roots, devices: Sequence[pci.PciGpu], environ: Mapping[str, str]) -> Sign:
@@ -85,7 +67,7 @@ def collect(child: Child | ChildFailed | None, sign: Sign, roots: Roots, memory:
     """What the child says until `end` (monotonic), or why it says nothing; None: it was not started."""
     if child is None:
         detail = f"no NVIDIA device on the PCI bus and no {LIBRARY}"
-        return Found(problems=(Problem("no_device", VENDOR, detail, f"for an NVIDIA GPU: {_DRIVER_HINT}"),))
+        return Found(problems=(Problem("no_device", VENDOR, detail, f"for an NVIDIA GPU: {DRIVER_HINT}"),))
     try:
         if isinstance(child, ChildFailed):
             raise child
@@ -98,7 +80,7 @@ def collect(child: Child | ChildFailed | None, sign: Sign, roots: Roots, memory:
 def unanswered(error: ChildFailed) -> Problem:
     """The child hung, crashed or could not be started."""
     if isinstance(error, ChildTimeout):
-        code, hint = _PROBLEMS[10]
+        code, hint = meaning(10)
     else:
         code, hint = "nvml_crashed", "run `nvidia-smi`; reinstall the driver"
     return Problem(code, VENDOR, error.summary(), hint)
@@ -109,94 +91,24 @@ def interpret(answer: Mapping[str, Any], sign: Sign, specs: tuple[cdi.CdiSpec, .
     problem = failure(answer)
     if problem is not None:
         return Found(problems=(_explain_library(problem, sign),))
-    entries = [entry for entry in answer.get("gpus") or () if isinstance(entry, dict)]
-    if not entries:
+    found = entries(answer)
+    if not found:
         detail = "the NVIDIA driver answers, but has no GPU"
         return Found(problems=(Problem("no_device", VENDOR, detail, "see `nvidia-smi` and `dmesg | grep NVRM`"),))
     accelerators: list[Accelerator] = []
     problems: list[Problem] = []
-    for position, entry in enumerate(entries):
-        if (problem := failure(entry, f"GPU {position}")) is not None:
+    for entry in found:
+        where = key(entry, sign, len(found))
+        if (problem := failure(entry, f"GPU {where}", where)) is not None:
             problems.append(problem)
             continue
-        gpu, about = _gpu(entry, answer, sign, len(entries), memory)
-        problems.extend(about)
-        named = _with_cdi(gpu, specs, alone=len(entries) == 1)
+        gpu, said = _gpu(entry, answer, sign, len(found), memory)
+        problems.extend(said)
+        named = _with_cdi(gpu, specs, alone=len(found) == 1)
         if not named.devices:
             problems.append(_no_cdi(gpu, specs))
         accelerators.append(named)
     return Found(tuple(accelerators), tuple(problems))
-
-
-def failure(answer: Mapping[str, Any], what: str | None = None) -> Problem | None:
-    """The problem an answer (or one GPU's entry in it) reports, if it reports one."""
-    value = answer.get("error")
-    if value is None:
-        return None
-    code, hint = _PROBLEMS.get(value, ("nvml_failed", "run `nvidia-smi`"))
-    text = words(answer.get("text")) or "no text"
-    return Problem(code, VENDOR, f"{what or 'NVML'}: {text} ({value})", hint)
-
-
-def device_memory(entry: Mapping[str, Any]) -> dict[str, int] | None:
-    """The memory of one GPU's entry, or None where the driver has none to tell (unified, failed)."""
-    memory = entry.get("memory")
-    if not isinstance(memory, dict) or not known(memory.get("total")):
-        return None
-    return {key: size for key, value in memory.items() if (size := known(value)) is not None}
-
-
-def is_unified(entry: Mapping[str, Any]) -> bool:
-    """GB10, Thor and Orin share the host's memory: the calls are not supported, or say 0."""
-    memory = entry.get("memory")
-    if isinstance(memory, dict):
-        return memory.get("total") == 0
-    errors = entry.get("errors")
-    return isinstance(errors, dict) and errors.get("memory") == 3
-
-
-def address(entry: Mapping[str, Any], sign: Sign, count: int) -> str | None:
-    """The PCI address of an entry; from the kernel's list if NVML does not say it (both are in bus order)."""
-    index = known(entry.get("index")) or 0
-    said = pci.address(entry.get("pci"))
-    if said is None and len(sign.gpus) == count and index < count:
-        return sign.gpus[index].address
-    return said
-
-
-def key(entry: Mapping[str, Any], sign: Sign, count: int) -> str:
-    """What facts and samples know a GPU by: its address, or `nvidia-<index>` where there is none."""
-    return address(entry, sign, count) or f"{VENDOR}-{known(entry.get('index')) or 0}"
-
-
-def lost(entry: Mapping[str, Any], where: str) -> Problem | None:
-    """Whether any call for this GPU answered that it is gone."""
-    errors = entry.get("errors")
-    for value in errors.values() if isinstance(errors, dict) else ():
-        if value in _LOST:
-            code, hint = _PROBLEMS[value]
-            return Problem(code, VENDOR, f"GPU {where} is lost (NVML error {value})", hint)
-    return None
-
-
-def read_free(answer: Mapping[str, Any], sign: Sign, system: Memory) -> tuple[dict[str, int], tuple[Problem, ...]]:
-    """Free bytes by GPU from the answer of a serving child, and what went wrong."""
-    problem = failure(answer)
-    if problem is not None:
-        return {}, (problem,)
-    entries = [entry for entry in answer.get("gpus") or () if isinstance(entry, dict)]
-    free: dict[str, int] = {}
-    problems: list[Problem] = []
-    for entry in entries:
-        where = key(entry, sign, len(entries))
-        gone = failure(entry, f"GPU {where}") or lost(entry, where)
-        if gone is not None:
-            problems.append(gone)
-        elif (memory := device_memory(entry)) is not None and "free" in memory:
-            free[where] = memory["free"]
-        elif is_unified(entry):
-            free[where] = max(system.available - reserve(system.total), 0)
-    return free, tuple(problems)
 
 
 def _gpu(
@@ -208,7 +120,7 @@ def _gpu(
     problems = [gone] if gone is not None else []
     if address(entry, sign, count) is None:
         detail = f"{name or 'a GPU'} has no PCI address; it is known as {where}"
-        problems.append(Problem("pci_unknown", VENDOR, detail, None))
+        problems.append(Problem("pci_unknown", VENDOR, detail, None, where))
     cuda = known(answer.get("cuda"))
     gpu = Accelerator(
         vendor=VENDOR,
@@ -223,10 +135,10 @@ def _gpu(
         driver=words(answer.get("driver")),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None,
         compute_units=_multiprocessors(entry),
-        utilisation=known(entry.get("utilisation")),
-        temperature_c=_scaled(entry.get("temperature"), 1),
-        power_w=_scaled(entry.get("power_mw"), 1000),
-        power_limit_w=_scaled(entry.get("power_limit_mw"), 1000) or None,
+        utilisation=percent(entry.get("utilisation")),
+        temperature_c=scaled(entry.get("temperature"), 1),
+        power_w=scaled(entry.get("power_mw"), 1000),
+        power_limit_w=scaled(entry.get("power_limit_mw"), 1000) or None,
         details=_details(entry, gone=gone is not None),
     )
     return _with_memory(gpu, entry, system, gone=gone is not None), problems
@@ -252,22 +164,39 @@ def _with_memory(gpu: Accelerator, entry: Mapping[str, Any], system: Memory, *, 
 
 
 def _details(entry: Mapping[str, Any], *, gone: bool) -> dict[str, object]:
-    details: dict[str, object] = {"health": "lost" if gone else "ok"}
-    for key in ("cores", "minor", "pcie_generation", "pcie_width"):
-        if (value := known(entry.get(key))) is not None:
-            details[key] = value
-    reasons = known(entry.get("clock_reasons"))
-    if reasons is not None:
-        details["throttled_by"] = [text for bit, text in _THROTTLES.items() if reasons & bit]
-    processes = entry.get("processes")
-    if isinstance(processes, list):
-        details["processes"] = [
-            {"pid": known(p.get("pid")), "memory": known(p.get("memory"))} for p in processes if isinstance(p, dict)
-        ]
+    reasons, users = known(entry.get("clock_reasons")), processes(entry)
+    said: dict[str, object] = {
+        **{name: known(entry.get(name)) for name in _NUMBERS},
+        "memory_utilisation": percent(entry.get("memory_utilisation")),
+        "vbios": words(entry.get("vbios")),
+        **_power_limits(entry),
+        "ecc": entry["ecc"] if isinstance(entry.get("ecc"), bool) else None,
+        "ecc_state": ecc(entry) or None,
+        "throttled_by": None if reasons is None else list(throttles(reasons)),
+        "processes": None
+        if users is None
+        else [{"pid": user.pid, "memory": user.memory, "kind": user.kind} for user in users],
+        "unreadable": _unreadable(entry) or None,
+    }
+    return {"health": "lost" if gone else "ok", **{k: v for k, v in said.items() if v is not None}}
+
+
+def _unreadable(entry: Mapping[str, Any]) -> list[str]:
+    """Fields that should be there. That a GeForce has no ECC memory is nothing to tell."""
     errors = entry.get("errors")
-    if isinstance(errors, dict) and errors:
-        details["unreadable"] = sorted(errors)
-    return details
+    reasons = errors.items() if isinstance(errors, dict) else ()
+    return sorted(str(name) for name, why in reasons if not (name in _ECC and why == NOT_SUPPORTED))
+
+
+def _power_limits(entry: Mapping[str, Any]) -> dict[str, float | None]:
+    """What the power limit is set to when nobody changes it, and between what it may be set."""
+    limits = entry.get("power_range_mw")
+    low, high = limits if isinstance(limits, list) and len(limits) == 2 else (None, None)
+    return {
+        "power_default_w": scaled(entry.get("power_default_mw"), 1000),
+        "power_min_w": scaled(low, 1000),
+        "power_max_w": scaled(high, 1000),
+    }
 
 
 def _capability(value: object) -> tuple[int, int] | None:
@@ -289,11 +218,6 @@ def _multiprocessors(entry: Mapping[str, Any]) -> int | None:
     return cores // _CORES.get(capability, _CORES_ELSE)
 
 
-def _scaled(value: object, by: int) -> float | None:
-    found = known(value)
-    return None if found is None else found / by
-
-
 def _with_cdi(gpu: Accelerator, specs: tuple[cdi.CdiSpec, ...], *, alone: bool) -> Accelerator:
     """The CDI name: by UUID where the spec has it, for indices move when a GPU is lost."""
     names = (*((gpu.uuid,) if gpu.uuid else ()), str(gpu.index), *(("all",) if alone else ()))
@@ -312,6 +236,7 @@ def _no_cdi(gpu: Accelerator, specs: tuple[cdi.CdiSpec, ...]) -> Problem:
         vendor=VENDOR,
         detail=f"no CDI specification names GPU {gpu.pci}: containers cannot be given it",
         hint="install nvidia-container-toolkit and run `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
+        device=gpu.pci,
     )
 
 
@@ -321,4 +246,4 @@ def _explain_library(problem: Problem, sign: Sign) -> Problem:
     gpu = sign.gpus[0]
     driver = f"bound to {gpu.driver}" if gpu.driver else "without a driver"
     detail = f"an NVIDIA GPU at {gpu.address} ({driver}), but no {LIBRARY}"
-    return dataclasses.replace(problem, detail=detail)
+    return about(problem, detail)

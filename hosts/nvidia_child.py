@@ -1,8 +1,8 @@
 """NVML through `pynvml`, in a process that may hang or crash alone. Started by `hosts.nvidia`.
 
 Arguments: LIFETIME LIBRARY [--serve]. LIBRARY is where libnvidia-ml.so.1 was seen
-("" if nowhere). Answers one JSON object: all facts once, or with `--serve` a short
-one (memory only) for every line on standard input.
+("" if nowhere). Answers one JSON object: all facts once, or with `--serve` one for every line on
+standard input: `sample` (what changes while engines run) or `memory` (of that, the memory alone).
 """
 
 from __future__ import annotations
@@ -14,69 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hosts.child_main import Answers, limit_lifetime, questions
+from hosts.nvidia_reader import Reader, Unsupported
 
 _LIBRARY_NOT_FOUND = 12
-_MEMORY_V1_INSTEAD = {2, 13, 25}  # invalid argument, function not found, argument version mismatch
-_NOT_SUPPORTED = 3
-
-
-class Reader:
-    """Calls of one handle, each of which may fail without taking the others along."""
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self.nvml = nvml
-        self.handle = handle
-        self.errors: dict[str, int | str] = {}
-
-    def get(self, field: str, call: str, *arguments: Any) -> Any:
-        """`nvml.<call>(handle, ...)`, or None with the reason in `errors`."""
-        try:
-            return getattr(self.nvml, call)(self.handle, *arguments)
-        except self.nvml.NVMLError as error:
-            self.errors[field] = error.value
-        except (self.nvml.NVMLLibraryMismatchError, AttributeError) as error:
-            # not an NVMLError: a symbol that this driver has only in another version,
-            # or one that this version of the binding does not know
-            self.errors[field] = type(error).__name__
-        except (UnicodeDecodeError, ValueError) as error:
-            self.errors[field] = type(error).__name__  # the driver returned bytes that are no text
-        return None
-
-    def memory(self) -> dict[str, int] | None:
-        """Bytes as {total, free, used, reserved}; None where the driver has no such thing (unified memory).
-
-        Version 1 counts what the driver reserves as used, so `reserved` is absent then.
-        """
-        info = self.get("memory", "nvmlDeviceGetMemoryInfo", self.nvml.nvmlMemory_v2)
-        if info is not None:
-            return {"total": info.total, "free": info.free, "used": info.used, "reserved": info.reserved}
-        if self.errors["memory"] not in _MEMORY_V1_INSTEAD | {_NOT_SUPPORTED}:
-            return None
-        info = self.get("memory", "nvmlDeviceGetMemoryInfo")
-        if info is None:
-            return None
-        del self.errors["memory"]
-        return {"total": info.total, "free": info.free, "used": info.used}
-
-    def temperature(self) -> int | None:
-        """Degrees Celsius. Drivers before 13 lack the versioned call; drivers of CUDA 14 will lack the old one."""
-        value: int | None = self.get("temperature", "nvmlDeviceGetTemperatureV", self.nvml.NVML_TEMPERATURE_GPU)
-        if value is None and "temperature" in self.errors:
-            value = self.get("temperature", "nvmlDeviceGetTemperature", self.nvml.NVML_TEMPERATURE_GPU)
-            if value is not None:
-                del self.errors["temperature"]
-        return value
-
-    def bus(self) -> str | None:
-        """The PCI address in NVML's spelling."""
-        info = self.get("pci", "nvmlDeviceGetPciInfo")
-        raw = None if info is None else info.busId
-        return raw.decode("ascii", "replace") if isinstance(raw, bytes) else raw
-
-    def processes(self) -> list[dict[str, int | None]] | None:
-        """Who computes on it: {pid, memory}; the process ids are the host's."""
-        found = self.get("processes", "nvmlDeviceGetComputeRunningProcesses")
-        return None if found is None else [{"pid": p.pid, "memory": p.usedGpuMemory} for p in found]
+_MOST_GPUS = 64
 
 
 def start(nvml: Any, library: str) -> dict[str, Any] | None:
@@ -107,49 +48,72 @@ def failure(error: Any) -> dict[str, Any]:
     return {"error": error.value, "text": str(error)}
 
 
-def each(nvml: Any, read: Callable[[Reader], dict[str, Any]]) -> dict[str, Any]:
-    """`read` for every GPU, in NVML's (= PCI) order; one that gives no handle is an entry with an error."""
+def each(nvml: Any, read: Callable[[Reader], dict[str, Any]], unsupported: Unsupported) -> dict[str, Any]:
+    """`read` for every GPU, in NVML's (= PCI) order; one that gives no handle is an entry with an error.
+
+    `unsupported` is what a serving child has found to be missing so far. It is kept by PCI address: indices
+    move when a GPU is lost.
+    """
     try:
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         return failure(error)
     found = []
-    for index in range(count):
+    for index in range(min(count, _MOST_GPUS)):
         try:
-            reader = Reader(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
         except nvml.NVMLError as error:
             found.append({"index": index, **failure(error)})
             continue
-        found.append({"index": index, **read(reader), "errors": reader.errors})
+        first = Reader(nvml, handle, f"index {index}", unsupported)
+        bus = first.bus()
+        reader = Reader(nvml, handle, bus or first.gpu, unsupported)
+        reader.errors |= first.errors
+        found.append({"index": index, "pci": bus, **read(reader), "errors": reader.errors})
     return {"gpus": found}
 
 
 def everything(reader: Reader) -> dict[str, Any]:
     """All that the facts hold about one GPU, in NVML's own units."""
-    utilisation = reader.get("utilisation", "nvmlDeviceGetUtilizationRates")
     return {
-        "pci": reader.bus(),
         "name": reader.get("name", "nvmlDeviceGetName"),
         "uuid": reader.get("uuid", "nvmlDeviceGetUUID"),
         "capability": reader.get("capability", "nvmlDeviceGetCudaComputeCapability"),
-        "memory": reader.memory(),
         "cores": reader.get("cores", "nvmlDeviceGetNumGpuCores"),
         "minor": reader.get("minor", "nvmlDeviceGetMinorNumber"),
-        "utilisation": None if utilisation is None else utilisation.gpu,
-        "temperature": reader.temperature(),
-        "power_mw": reader.get("power", "nvmlDeviceGetPowerUsage"),
-        "power_limit_mw": reader.get("power_limit", "nvmlDeviceGetEnforcedPowerLimit"),
-        "clock_reasons": reader.get("clock_reasons", "nvmlDeviceGetCurrentClocksEventReasons"),
+        "vbios": reader.get("vbios", "nvmlDeviceGetVbiosVersion"),
+        "power_default_mw": reader.get("power_default", "nvmlDeviceGetPowerManagementDefaultLimit"),
+        "power_range_mw": reader.get("power_range", "nvmlDeviceGetPowerManagementLimitConstraints"),
         # the current generation drops to 1 when the GPU idles: only the maximum says something
         "pcie_generation": reader.get("pcie_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
         "pcie_width": reader.get("pcie_width", "nvmlDeviceGetMaxPcieLinkWidth"),
-        "processes": reader.processes(),
+        "ecc": reader.ecc_mode(),
+        **changing(reader),
+    }
+
+
+def changing(reader: Reader) -> dict[str, Any]:
+    """What changes while engines run."""
+    busy, memory_busy = reader.utilisation()
+    return {
+        "memory": reader.memory(),
+        "utilisation": busy,
+        "memory_utilisation": memory_busy,
+        "temperature": reader.temperature(),
+        "power_mw": reader.get("power", "nvmlDeviceGetPowerUsage"),
+        "power_limit_mw": reader.get("power_limit", "nvmlDeviceGetEnforcedPowerLimit"),
+        "clock_reasons": reader.clock_reasons(),
+        "pcie_generation_now": reader.get("pcie_generation_now", "nvmlDeviceGetCurrPcieLinkGeneration"),
+        "pcie_width_now": reader.get("pcie_width_now", "nvmlDeviceGetCurrPcieLinkWidth"),
+        "processes": reader.processes("Compute"),
+        "graphics": reader.processes("Graphics"),
+        "ecc_state": reader.ecc(),
     }
 
 
 def memory_only(reader: Reader) -> dict[str, Any]:
-    """What changes while engines run."""
-    return {"pci": reader.bus(), "memory": reader.memory()}
+    """The memory alone."""
+    return {"memory": reader.memory()}
 
 
 def report(nvml: Any) -> dict[str, Any]:
@@ -160,7 +124,14 @@ def report(nvml: Any) -> dict[str, Any]:
             versions[field] = getattr(nvml, call)()
         except nvml.NVMLError as error:
             versions[f"{field}_error"] = error.value
-    return {**versions, **each(nvml, everything)}
+        except (UnicodeDecodeError, ValueError) as error:
+            versions[f"{field}_error"] = type(error).__name__
+    return {**versions, **each(nvml, everything, {})}
+
+
+def load() -> Any:
+    """The binding. Raises ImportError where it is not installed."""
+    return importlib.import_module("pynvml")
 
 
 def main() -> None:
@@ -169,7 +140,7 @@ def main() -> None:
     limit_lifetime(lifetime)
     answers = Answers()
     try:
-        nvml: Any = importlib.import_module("pynvml")
+        nvml = load()
     except ImportError as error:
         answers.send({"error": "binding_missing", "text": str(error)})
         return
@@ -178,8 +149,10 @@ def main() -> None:
     if not serve:
         answers.send(failed or report(nvml))
         return
-    for _ in questions(lifetime):
-        answers.send(failed or each(nvml, memory_only))
+    unsupported: Unsupported = {}
+    for question in questions(lifetime):
+        read = memory_only if question == "memory" else changing
+        answers.send(failed or each(nvml, read, unsupported))
 
 
 if __name__ == "__main__":

@@ -48,9 +48,10 @@ def test_an_rtx_3090(machine: Tree, nvml: Path, environ: Environ) -> None:
     assert (gpu.utilisation, gpu.temperature_c, gpu.power_w, gpu.power_limit_w) == (37, 54.0, 118.34, 350.0)
     assert gpu.devices == (f"nvidia.com/gpu={UUID}",)
     assert gpu.details["throttled_by"] == ["software_power_cap"]
-    assert gpu.details["processes"] == [{"pid": 4242, "memory": 9437184}]
+    assert gpu.details["processes"] == [{"pid": 4242, "memory": 9437184, "kind": "compute"}]
     assert gpu.details["health"] == "ok"
-    assert "unreadable" not in gpu.details
+    assert "unreadable" not in gpu.details  # that a GeForce has no ECC is nothing to tell
+    assert "ecc" not in gpu.details
 
 
 def test_an_old_driver_lacks_some_calls_and_only_those_fields(machine: Tree, old_nvml: Path, environ: Environ) -> None:
@@ -59,7 +60,10 @@ def test_an_old_driver_lacks_some_calls_and_only_those_fields(machine: Tree, old
     assert (gpu.memory_total, gpu.memory_free) == (25769803776, 25769803776 - 1048576 - 338690048)
     assert "memory_reserved" not in gpu.details  # version 1 counts it as used
     assert gpu.compute_units is None
-    assert gpu.details["unreadable"] == ["cores", "processes"]  # a LibraryMismatchError, which is no NVMLError
+    assert gpu.details["unreadable"] == ["cores"]
+    # the unversioned process calls raise a LibraryMismatchError, which is no NVMLError; version 2 is there
+    assert gpu.details["processes"] == [{"pid": 4242, "memory": 9437184, "kind": "compute"}]
+    assert gpu.details["throttled_by"] == ["software_power_cap"]  # by the call's older name
     assert gpu.name == "NVIDIA GeForce RTX 3090"
 
 
@@ -135,7 +139,7 @@ def test_no_gpu(machine: Tree, nvml: Path, environ: Environ) -> None:
         (10, "nvml_timeout"),
         (12, "library_missing"),
         (15, "gpu_lost"),
-        (17, "nvml_failed"),
+        (17, "nvml_blocked"),
         (18, "driver_mismatch"),
         (999, "nvml_unknown"),
         (12345, "nvml_failed"),

@@ -50,12 +50,12 @@ def test_one_reading(tree: Tree, nvml: Path, environ: Environ) -> None:
 def test_one_child_serves_all_readings(tree: Tree, nvml: Path, environ: Environ, running: Telemetry) -> None:
     facts = probe(tree.roots, environ=environ(nvml))
     first = running.sample(facts)
-    child = running._child
+    child = running._serving.child
     assert child is not None
     write(tree.base / "proc/meminfo", f"MemTotal: {120 * GIB // 1024} kB\nMemAvailable: {50 * GIB // 1024} kB\n")
     write(tree.base / "sys/class/drm/card1/device/mem_info_gtt_used", f"{20 * GIB}\n")
     second = running.sample(facts)
-    assert running._child is child
+    assert running._serving.child is child
     assert first.free["0000:01:00.0"] == second.free["0000:01:00.0"] == FREE
     assert second.free["host"] == 50 * GIB
     assert second.free["0000:c6:00.0"] == 42 * GIB
@@ -68,7 +68,7 @@ def test_a_lost_gpu_is_a_problem_and_the_child_is_replaced(
 ) -> None:
     facts = probe(tree.roots, environ=environ(nvml))
     running.sample(facts)
-    before = running._child
+    before = running._serving.child
     lost.touch()
     sample = running.sample(facts)
     assert [problem.code for problem in sample.problems] == ["gpu_lost"]
@@ -104,5 +104,5 @@ def test_without_gpus_no_child_is_started(tree: Tree, environ: Environ) -> None:
     facts = probe(tree.machine().roots, environ=environ())
     telemetry = Telemetry(tree.roots, environ())
     assert set(telemetry.sample(facts).free) == {"host"}
-    assert telemetry._child is None
+    assert telemetry._serving.child is None
     telemetry.close()
