@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+VARIABLE = "OUTRIDER_HOST_ROOT"
 
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -46,3 +51,10 @@ class Roots:
             var=base / "var",
             libraries=(base / "lib",),
         )
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Roots:
+        """The real places, or those below OUTRIDER_HOST_ROOT: for a daemon in a container that has the host's
+        folders mounted there. Libraries are the process's own either way."""
+        base = (os.environ if environ is None else environ).get(VARIABLE)
+        return cls() if not base else dataclasses.replace(cls.under(Path(base)), libraries=cls().libraries)

@@ -56,11 +56,14 @@ class Actor:
 
     # what may be asked
 
-    async def set_desired(self, desired: Desired, author: str) -> None:
-        """What a person asked for. Asking to run what failed is also the person's "try again now"."""
+    async def set_desired(self, desired: Desired, author: str, *, force: bool = False) -> None:
+        """What a person asked for. Asking to run what failed is also the person's "try again now"; with
+        `force` in spite of a suspicion too."""
 
         def change() -> None:
             d = self.deployment
+            if force:
+                d.suspicion = None
             d.desired, d.desired_by = desired, author
             d.drained = False
             d.stuck_until = None
@@ -201,7 +204,7 @@ class Actor:
                 self._retire.discard(generation)
             elif d.should_run:
                 return Decision(Step.STOP, "restart", {"generation": generation})
-        if self._replan is not None and d.should_run and self._work is None:
+        if self._replan is not None and d.should_run and self._work is None and (d.held is None or d.serving_engine):
             return Decision(Step.PLAN, self._replan.reason)
         return lifecycle.decide(d.situation(now))
 

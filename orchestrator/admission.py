@@ -105,6 +105,10 @@ class Admission:
             for lock in reversed(locks):
                 lock.release()
 
+    def on_host(self, plan: Plan) -> bool:
+        """Whether the plan takes memory of the system's own."""
+        return HOST in devices_of(plan, self._facts())
+
     def settle(self, engine: str) -> None:
         """The engine is ready, and a reading of free memory since then shows what it took."""
         claim = self._promised.pop(engine, None)

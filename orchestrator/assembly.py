@@ -11,6 +11,7 @@ from containers.podman import Podman
 from containers.ports import Ports
 from hosts.bootid import boot_id
 from hosts.facts import Problem
+from hosts.roots import Roots
 from orchestrator import locks
 from orchestrator.admission import Admission
 from orchestrator.clock import Clock
@@ -20,6 +21,7 @@ from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.host_watch import HostWatch
 from orchestrator.issues import Issues
+from orchestrator.loading_marks import LoadingMarks
 from orchestrator.paths import Paths
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
@@ -62,7 +64,8 @@ async def assemble(
     async with AsyncExitStack() as closing:
         held = await asyncio.to_thread(locks.take_state, paths.state_dir)
         closing.callback(held.release)
-        host = await HostWatch.start(config.host.name, timing)
+        roots = Roots.from_environ()
+        host = await HostWatch.start(config.host.name, timing, roots)
         closing.push_async_callback(host.close)
         store = await Store.open(paths.database)
         closing.push_async_callback(store.close)
@@ -70,12 +73,15 @@ async def assemble(
         closing.push_async_callback(podman.close)
         for lock in _lock_gpus(host):
             closing.callback(lock.release)
-        boot, name = boot_id() or "unknown", host.facts().host
+        boot, name = boot_id(roots) or "unknown", host.facts().host
         last = await store.journal(limit=1)
         journal = Journal(store, clock, host=name, boot_id=boot, last=last[-1].sequence if last else 0)
         closing.push_async_callback(journal.flush)
         if store.set_aside is not None:
             journal.emit("daemon", "database_set_aside", f"the database was unreadable and is now {store.set_aside}")
+        issues = Issues(journal, clock)
+        marks = LoadingMarks(paths.loading, boot, clock, issues)
+        await asyncio.to_thread(marks.inherit)
         revision = await store.revision(int(clock.wall() * 1000))
         gateway = GatewayLink(paths.gateway_socket, clock, timing)
         admission = Admission(host.facts, config.host.engine_memory)
@@ -91,11 +97,13 @@ async def assemble(
             clock=clock,
             timing=timing,
             log_bytes=lambda: planning.log_bytes,
+            marks=marks,
             refresh=host.read,
         )
         routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)
-        issues = Issues(journal, clock)
-        context = Context(paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
+        context = Context(
+            paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner, marks
+        )
         desired = await store.desired()
         return Parts(config, version, boot, podman, host, planning, context, desired, revive, closing.pop_all())
 

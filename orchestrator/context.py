@@ -10,6 +10,7 @@ from orchestrator.clock import Clock
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.issues import Issues
+from orchestrator.loading_marks import LoadingMarks
 from orchestrator.paths import Paths
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
@@ -33,6 +34,7 @@ class Context:
     admission: Admission
     planning: Planning
     runner: Runner
+    marks: LoadingMarks
 
 
 @dataclass(frozen=True, slots=True)

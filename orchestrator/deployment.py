@@ -15,6 +15,7 @@ from orchestrator.engine import Engine
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.governor import GovernorState
 from orchestrator.lifecycle import COMING, GONE, Situation
+from orchestrator.loading_marks import Suspicion
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan
 from orchestrator.routing import Route, RouteEngine
@@ -41,6 +42,8 @@ class Deployment:
     """The daemon is about to end with its engines; what is desired stays."""
     drained: bool = False
     """A person asked to admit nothing more; the engine stays."""
+    suspicion: Suspicion | None = None
+    """The host went down while this was being loaded: only a person starts it again."""
     failures: Failures = field(default_factory=Failures)
     stuck_until: float | None = None
     """A stop or a clean-up failed: it is tried again then, and nothing else before."""
@@ -83,7 +86,18 @@ class Deployment:
             retry_in=None if retry_at is None else max(0.0, retry_at - now),
             parked=self.failures.parked,
             stuck_in=None if self.stuck_until is None else max(0.0, self.stuck_until - now),
+            held=self.held,
         )
+
+    @property
+    def held(self) -> str | None:
+        """The code of what keeps it from being started, whatever is tried."""
+        return None if self.suspicion is None else self.suspicion.why.code
+
+    @property
+    def loading(self) -> bool:
+        """Whether an engine is on its way."""
+        return any(e.state in COMING for e in self.live())
 
     @property
     def speculating(self) -> bool:
@@ -97,6 +111,13 @@ class Deployment:
 
     # how it looks
 
+    @property
+    def shown_reason(self) -> Why | None:
+        """Why it is not as it should be."""
+        if self.suspicion is not None and self.serving_engine is None:
+            return self.suspicion.why
+        return self.reason
+
     def shown_state(self) -> State:
         """The one state that `ps` shows."""
         engine = self.serving_engine
@@ -109,7 +130,7 @@ class Deployment:
             return max(live, key=lambda e: e.generation).state
         if self.desired is Desired.STOPPED:
             return State.STOPPED
-        if self.reason is not None and not self.busy:
+        if self.shown_reason is not None and not self.busy:
             return State.FAILED
         return self.phase[0] if self.phase is not None else State.CREATING
 
@@ -141,7 +162,7 @@ class Deployment:
             aliases=self.entry.aliases,
             state=self.shown_state(),
             hold=not served and self.should_run and coming and not self.drained,
-            reason=None if self.reason is None else self.reason.code,
+            reason=None if self.shown_reason is None else self.shown_reason.code,
             retry_after_s=None if self.failures.delay is None else round(self.failures.delay, 1),
             engines=engines,
         )
@@ -164,7 +185,7 @@ class Deployment:
             desired=self.desired,
             desired_by=self.desired_by,
             state=self.shown_state(),
-            reason=self.reason,
+            reason=self.shown_reason,
             host=self.host,
             engine=next((e for e in engines if e.generation == shown), None),
             engines=engines,
@@ -174,7 +195,7 @@ class Deployment:
             drifted=serving is not None and self.fresh is not None and self.fresh != serving.plan.digest,
             progress=self._progress(now),
             next_attempt_s=None
-            if retry_at is None or self.desired is Desired.STOPPED or serving is not None
+            if retry_at is None or self.desired is Desired.STOPPED or serving is not None or self.held is not None
             else round(max(0.0, retry_at - now), 1),
             restarts=self.restarts,
         )

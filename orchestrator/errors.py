@@ -9,6 +9,7 @@
         WeightsMissing      weights_missing  (orchestrator.planning)
         Conflict            conflict
         SwitchTooCostly     switch_too_costly
+        SuspectedHostCrash  suspected_host_crash
       TimedOut              timed_out          exit 5, HTTP 504, retryable
       DaemonUnreachable     daemon_unreachable exit 6
       ModelFileError        model_file         HTTP 422
@@ -72,6 +73,7 @@ __all__ = [
     "RateLimited",
     "Refused",
     "SourceFailed",
+    "SuspectedHostCrash",
     "SwitchTooCostly",
     "TimedOut",
     "UsageError",
@@ -126,6 +128,12 @@ class SwitchTooCostly(Refused):
     """The change would leave the model unserved for longer than is allowed."""
 
     code = "switch_too_costly"
+
+
+class SuspectedHostCrash(Refused):
+    """The host went down while this model was being loaded; only a person starts it again."""
+
+    code = "suspected_host_crash"
 
 
 class TimedOut(OutriderError):

@@ -44,8 +44,12 @@ class Facade(Protocol):
     async def deployment(self, name: str) -> DeploymentView:
         """By public name or alias. Raises NotFound."""
 
-    async def set_desired(self, name: str, desired: Desired, *, author: str) -> DeploymentView:
-        """Idempotent. Raises NotFound for an unknown model; what keeps it from running is the view's reason."""
+    async def set_desired(self, name: str, desired: Desired, *, author: str, force: bool = False) -> DeploymentView:
+        """Idempotent. Raises NotFound for an unknown model; what keeps it from running is the view's reason.
+
+        Raises SuspectedHostCrash for a start after the host went down in this model's load, which `force` starts
+        all the same; UsageError for a forced stop.
+        """
 
     async def restart(self, name: str, *, author: str) -> DeploymentView:
         """Stop and start with the same plan."""

@@ -11,6 +11,7 @@ import dataclasses
 
 from hosts.facts import HostFacts, Problem
 from hosts.probe import probe
+from hosts.roots import Roots
 from hosts.telemetry import HOST, Telemetry
 from orchestrator.timing import Timing
 
@@ -18,19 +19,19 @@ from orchestrator.timing import Timing
 class HostWatch:
     """The host's facts, kept fresh."""
 
-    def __init__(self, facts: HostFacts, timing: Timing) -> None:
+    def __init__(self, facts: HostFacts, timing: Timing, roots: Roots) -> None:
         self._facts = facts
         self._timing = timing
-        self._telemetry = Telemetry()
+        self._telemetry = Telemetry(roots)
         self._reading = asyncio.Lock()
 
     @classmethod
-    async def start(cls, name: str | None, timing: Timing) -> HostWatch:
+    async def start(cls, name: str | None, timing: Timing, roots: Roots) -> HostWatch:
         """Probe the host; `name` overrides what it calls itself."""
-        facts = await asyncio.to_thread(probe, deadline=timing.probe_call)
+        facts = await asyncio.to_thread(probe, roots, deadline=timing.probe_call)
         if name is not None:
             facts = dataclasses.replace(facts, host=name)
-        return cls(facts, timing)
+        return cls(facts, timing, roots)
 
     def facts(self) -> HostFacts:
         """The facts with the last reading of free memory."""

@@ -66,6 +66,8 @@ class Situation:
     parked: bool = False
     stuck_in: float | None = None
     """How long to wait before a stop or a clean-up that failed is tried again."""
+    held: str | None = None
+    """Why nothing may come up now although it should run: a reason code."""
 
 
 class Step(StrEnum):
@@ -126,6 +128,10 @@ def _until_served(situation: Situation, live: list[EngineFacts]) -> Decision[Ste
     for engine in live:
         if situation.wanted not in (None, engine.digest):
             return _about(Step.STOP, "plan_changed", engine)
+    if situation.held is not None:
+        if live:
+            return _about(Step.STOP, situation.held, max(live, key=lambda e: e.generation))
+        return Decision(Step.WAIT, situation.held)
     if situation.parked:
         return Decision(Step.WAIT, "parked")
     if _waits(situation):

@@ -60,6 +60,11 @@ class Paths:
         return self.state_dir / "logs"
 
     @property
+    def loading(self) -> Path:
+        """Marks of what is being loaded, for after a crash of the host."""
+        return self.state_dir / "loading"
+
+    @property
     def engines(self) -> Path:
         """Engines' socket folders: 0700, owned by the gateway's user."""
         return self.run_dir / "engines"

@@ -11,7 +11,7 @@ import structlog
 from orchestrator.actor import Actor
 from orchestrator.context import Context
 from orchestrator.deployment import Deployment
-from orchestrator.errors import NotFound
+from orchestrator.errors import DiskError, NotFound
 from orchestrator.models import ModelEntry
 from orchestrator.planning import Planning
 from orchestrator.views import Desired
@@ -33,7 +33,8 @@ class Registry:
 
     def define(self, entry: ModelEntry) -> Actor:
         """A new deployment for a model."""
-        actor = Actor(Deployment(entry, self._host), self._context)
+        suspicion = self._context.marks.suspicion(entry.name)
+        actor = Actor(Deployment(entry, self._host, suspicion=suspicion), self._context)
         self._actors[entry.name] = actor
         if self._started:
             self._run(actor)
@@ -96,6 +97,8 @@ class Registry:
         self._context.routing.publish(name, None)
         self._context.gateway.forget(name)
         await self._context.store.forget(name)
+        with suppress(DiskError):  # it says nothing about a model that is no longer there
+            await self._context.marks.forget(name, f"{name} is no longer defined")
 
     async def settled(self, actors: Sequence[Actor], limit: float) -> None:
         """Wait until these have no engine left, at most `limit` seconds."""

@@ -28,6 +28,7 @@ from orchestrator.engine import Engine, make_socket_folder, remove_files, socket
 from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
 from orchestrator.gateway_link import Drained, GatewayLink
+from orchestrator.loading_marks import LoadingMarks
 from orchestrator.paths import Paths
 from orchestrator.plan import KEY, PORT, SOCKET_FOLDER
 from orchestrator.runtimes import adapter, diagnose
@@ -97,6 +98,7 @@ class Runner:
         clock: Clock,
         timing: Timing,
         log_bytes: Callable[[], int],
+        marks: LoadingMarks,
         refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.podman = podman
@@ -109,6 +111,7 @@ class Runner:
         self.clock = clock
         self.timing = timing
         self._log_bytes = log_bytes
+        self._marks = marks
         self._refresh = refresh
 
     # up
@@ -125,11 +128,19 @@ class Runner:
             engine.move(State.CREATING)
             seen(State.CREATING, "reserving memory and creating the container")
             await self.admission.reserve(engine.id, engine.plan)
+            await self._mark(engine)
             await _finished(self._create(engine))
             await _finished(self.podman.start(engine.container_id or ""))
             await _finished(self._follow(engine))
             engine.move(State.LOADING)
+        else:
+            await self._mark(engine)
         return await self._until_ready(engine, limit, seen)
+
+    async def _mark(self, engine: Engine) -> None:
+        """A load into the system's own memory can freeze the host; one into a GPU's own ends with an error."""
+        if self.admission.on_host(engine.plan):
+            await self._marks.place(engine)
 
     async def _until_ready(self, engine: Engine, limit: float, seen: Callable[[State, str], None]) -> proof.Proof:
         runtime = adapter(engine.plan.runtime)
@@ -152,6 +163,7 @@ class Runner:
             proven = await self._unless_it_exits(engine, proof.prove(client, runtime, engine.plan, timing=self.timing))
         engine.move(State.READY)
         engine.ready_at = self.clock.now()
+        await self._marks.lift(engine.deployment, engine.generation)
         try:
             if self._refresh is not None:
                 await self._refresh()
@@ -341,6 +353,7 @@ class Runner:
         if self._refresh is not None:
             await self._refresh()
         self.admission.forget(engine.id)
+        await self._marks.lift(engine.deployment, engine.generation)
 
     async def _stop(self, container: str, grace: float) -> None:
         state = await self.podman.inspect(container)

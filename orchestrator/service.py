@@ -22,7 +22,7 @@ from orchestrator.assembly import Parts
 from orchestrator.chores import Chores
 from orchestrator.config import Config
 from orchestrator.context import Cause
-from orchestrator.errors import OutriderError, Refused
+from orchestrator.errors import OutriderError, Refused, UsageError
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, may_pull
 from orchestrator.jobs import Handle, Jobs
@@ -102,6 +102,7 @@ class Outrider:
             await self._jobs.close()
             await self._adopter.close()
             await self._registry.close(self._c.timing.shutdown)
+            await self._c.marks.withdraw()
             left = sum(len(a.deployment.live()) for a in self._registry.all())
             self._c.journal.emit(
                 "daemon", "ended", f"the daemon ends; {left} engines go on", evidence={"engines": left}
@@ -136,6 +137,7 @@ class Outrider:
             await self._sweep()
         except ContainerError as error:  # what is left behind can be swept later
             log.warning("not_swept", code=error.code, error=error.detail)
+        await self._c.marks.settle({a.deployment.name for a in self._registry.all() if a.deployment.loading})
         self._adopted.set()
         self._registry.start()
         self._c.routing.open()
@@ -237,14 +239,33 @@ class Outrider:
     async def deployment(self, name: str) -> DeploymentView:
         return self._registry.get(name).view()
 
-    async def set_desired(self, name: str, desired: Desired, *, author: str) -> DeploymentView:
+    async def set_desired(self, name: str, desired: Desired, *, author: str, force: bool = False) -> DeploymentView:
+        if force and desired is not Desired.RUNNING:
+            raise UsageError("force starts a model; there is nothing to force about a stop")
         actor = self._registry.known(name) if desired is Desired.RUNNING else self._registry.get(name)
         d = actor.deployment
+        if force:
+            await self._force(actor, author)
+        elif desired is Desired.RUNNING:
+            _refuse_suspected(actor)
         if (d.desired, d.desired_by) != (desired, author):
             await self._c.store.set_desired(d.name, desired, author, self._c.clock.wall())
             self._say(actor, f"desired_{desired}", f"{author} wants {d.name} {desired}", author)
-        await actor.set_desired(desired, author)
+        await actor.set_desired(desired, author, force=force)
         return actor.view()
+
+    async def _force(self, actor: Actor, author: str) -> None:
+        """A person takes it upon themselves: what speaks against a start is put away, and named."""
+        d = actor.deployment
+        evidence = {} if d.suspicion is None else d.suspicion.evidence
+        await self._c.marks.forget(d.name, f"{author} starts {d.name} all the same")
+        self._c.journal.emit(
+            "desired",
+            "start_forced",
+            f"{author} forces {d.name} to start",
+            deployment=d.name,
+            evidence={"by": author, **evidence},
+        )
 
     async def restart(self, name: str, *, author: str) -> DeploymentView:
         actor = self._meant_to_run(name)
@@ -267,6 +288,7 @@ class Outrider:
         actor = self._registry.get(name)
         if actor.deployment.desired is not Desired.RUNNING:
             raise Refused(f"{name} is not meant to run", hint=f"`outrider start {name}` starts it")
+        _refuse_suspected(actor)
         return actor
 
     def _say(self, actor: Actor, code: str, text: str, author: str) -> None:
@@ -328,3 +350,10 @@ class Outrider:
 
     async def gateway_report(self, report: Mapping[str, Any]) -> None:
         self._c.gateway.report(report)
+
+
+def _refuse_suspected(actor: Actor) -> None:
+    """Nothing but a forced start brings up what the host may have crashed of; what serves is left in peace."""
+    d = actor.deployment
+    if d.suspicion is not None and d.serving_engine is None:
+        raise d.suspicion.refusal()

@@ -57,6 +57,7 @@ _BY_CODE: Mapping[str, type[OutriderError]] = {
     "too_big": Refused,
     "conflict": Refused,
     "switch_too_costly": Refused,
+    "suspected_host_crash": Refused,
     "timed_out": TimedOut,
     "model_file": ModelFileError,
     **{

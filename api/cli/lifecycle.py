@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,12 +30,22 @@ def register(app: typer.Typer) -> None:
         app.command()(function)
 
 
-def start(ctx: typer.Context, model: Model, wait: Wait = False, timeout: Timeout = LOAD, as_json: Json = False) -> None:
+def start(
+    ctx: typer.Context,
+    model: Model,
+    *,
+    wait: Wait = False,
+    timeout: Timeout = LOAD,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also after the host went down while this model was being loaded.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Ask for a model to run, now and after each restart.
 
     This lifts a drain, and tries a failed model again at once.
     """
-    view = start_model(common(ctx), model, wait=wait, timeout=timeout)
+    view = start_model(common(ctx), model, wait=wait, timeout=timeout, force=force)
     _answer(view, as_json, waited=wait)
 
 
@@ -92,12 +102,13 @@ def _drained() -> Callable[[View], bool]:
     return goal
 
 
-def start_model(options: Common, model: str, *, wait: bool, timeout: float) -> View:
+def start_model(options: Common, model: str, *, wait: bool, timeout: float, force: bool = False) -> View:
     """What `start` does, for other commands too."""
     from api.cli.following import is_ready
 
     def request(client: Client) -> View:
-        view: View = client.call("PUT", at("deployments", model, "desired"), body={"state": "running"}, timeout=60)
+        body = {"state": "running", **({"force": True} if force else {})}
+        view: View = client.call("PUT", at("deployments", model, "desired"), body=body, timeout=60)
         return view
 
     return _act(options, model, request, is_ready if wait else None, timeout)

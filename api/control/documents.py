@@ -23,6 +23,10 @@ class DesiredBody(Body):
     """What a deployment is to be."""
 
     state: Desired = Field(description="running: now and after every start of the daemon; stopped: nothing of it runs.")
+    force: bool = Field(
+        default=False,
+        description="Start it although the host went down while it was being loaded (`suspected_host_crash`).",
+    )
 
 
 class PlanBody(Body):

@@ -45,7 +45,7 @@ async def deployment(daemon: Daemon, name: ModelName) -> DeploymentView:
 )
 async def set_desired(daemon: Daemon, name: ModelName, body: DesiredBody, author: Author = "api") -> DeploymentView:
     """The one verb that writes the desired state. Saying the same again changes nothing."""
-    return await daemon.set_desired(name, body.state, author=author)
+    return await daemon.set_desired(name, body.state, author=author, force=body.force)
 
 
 @router.post(

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hosts.bootid import boot_id
+from hosts.roots import Roots
 from orchestrator.errors import Refused
 
 SCHEMA = 1
@@ -147,7 +149,7 @@ def load(path: Path, *, boot_id: str, owner: str) -> Table | None:
 
 def this_boot() -> str:
     """The kernel's id of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return boot_id(Roots.from_environ()) or "unknown"
 
 
 def _model(value: object, where: str) -> ModelRoute:

@@ -67,6 +67,7 @@ CODES = [
     (409, "too_big", 4),
     (409, "conflict", 4),
     (409, "switch_too_costly", 4),
+    (409, "suspected_host_crash", 4),
     (409, "a_refusal_of_a_later_version", 4),
     (504, "timed_out", 5),
     (422, "model_file", 1),

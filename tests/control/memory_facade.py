@@ -165,10 +165,12 @@ class MemoryFacade:
         self.fail("deployment")
         return self._deployments[self._name(name)]
 
-    async def set_desired(self, name: str, desired: Desired, *, author: str) -> DeploymentView:
+    async def set_desired(self, name: str, desired: Desired, *, author: str, force: bool = False) -> DeploymentView:
         self.fail("set_desired")
         name = self._name(name)
         before = self._deployments[name]
+        if force:
+            await self.happen("start_forced", f"{name}, says {author}", name)
         if name == "huge" and desired is Desired.RUNNING:
             raise DoesNotFit("huge needs 900 GiB")
         if before.desired is not desired:

@@ -18,7 +18,7 @@ from orchestrator.paths import find
 from orchestrator.profiles import load
 from orchestrator.runner import Identity, Runner
 from orchestrator.timing import Timing
-from tests.daemon.world import a_plan
+from tests.daemon.world import a_plan, marks_in
 
 
 class Ended:
@@ -58,6 +58,7 @@ async def test_why_an_engine_ended(tmp_path: Path, code: int, words: str, kind: 
         gateway=GatewayLink(paths.gateway_socket, clock, timing),
         ports=Ports(clock.now),
         log_bytes=lambda: 65536,
+        marks=marks_in(tmp_path / "loading"),
     )
     engine = Engine("0" * 16, "m", 1, a_plan(), "key", None, None, 0.0, container_id="c")
     error = await runner.why_it_ended(engine)

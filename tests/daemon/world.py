@@ -29,6 +29,7 @@ from orchestrator.errors import EngineFailed
 from orchestrator.events import Journal
 from orchestrator.gateway_link import Drained, GatewayLink
 from orchestrator.issues import Issues
+from orchestrator.loading_marks import LoadingMarks
 from orchestrator.models import ModelEntry
 from orchestrator.paths import find, prepare
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan
@@ -68,6 +69,14 @@ def a_plan(total: int = 1, devices: tuple[str, ...] = (), argv: tuple[str, ...] 
 def an_entry(**more: object) -> ModelEntry:
     variant = {"name": "v", "format": "gguf", "quantisation": "F32", "path": "m/x.gguf"}
     return ModelEntry.model_validate({"name": "m", "variants": [variant], **more})
+
+
+def marks_in(folder: Path, boot_id: str = "b") -> LoadingMarks:
+    """Loading marks whose issues nobody reads."""
+    nowhere: Any = None
+    clock = SystemClock()
+    journal = Journal(nowhere, clock, host="h", boot_id=boot_id, last=0)
+    return LoadingMarks(folder, boot_id, clock, Issues(journal, clock))
 
 
 class Sleepers:
@@ -210,14 +219,16 @@ class World:
         world.routing = RoutingTable(boot_id="b", owner="o", host="h", revision=1)
         world.gateway = GatewayLink(world.paths.gateway_socket, world.clock, world.timing)
         world.planner, world.runner, world.memory = Planner(), Sleepers(world.clock), Memory()
-        parts: Any = (world.gateway, world.memory, world.planner, world.runner)
+        world.issues = Issues(world.journal, world.clock)
+        world.marks = LoadingMarks(world.paths.loading, "b", world.clock, world.issues)
+        parts: Any = (world.gateway, world.memory, world.planner, world.runner, world.marks)
         world.context = Context(
             world.paths,
             world.clock,
             world.timing,
             world.store,
             world.journal,
-            Issues(world.journal, world.clock),
+            world.issues,
             world.routing,
             *parts,
         )
@@ -232,6 +243,8 @@ class World:
     timing: Timing
     store: Store
     journal: Journal
+    issues: Issues
+    marks: LoadingMarks
     routing: RoutingTable
     gateway: GatewayLink
     planner: Planner

@@ -26,6 +26,7 @@ from orchestrator.planning import Planning
 from orchestrator.proof import Proof
 from orchestrator.runner import Identity, Runner
 from orchestrator.timing import Timing
+from tests.daemon.world import marks_in
 from tests.models import generate as g
 
 LOAD = 30.0
@@ -109,6 +110,7 @@ async def opened(state: Path, podman_socket: str) -> AsyncIterator[Bench]:
         model_folders=lambda: (str(paths.store),),
         gateway=GatewayLink(paths.gateway_socket, clock, timing),
         ports=Ports(clock.now),
+        marks=marks_in(paths.loading),
         clock=clock,
         timing=timing,
         log_bytes=lambda: 65536,

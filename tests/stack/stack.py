@@ -53,9 +53,17 @@ class Stack:
     """One Outrider. Use as a context manager."""
 
     def __init__(
-        self, podman_socket: str | None, *, scale: float = 0.05, settings: str = "", gateway: bool = True
+        self,
+        podman_socket: str | None,
+        *,
+        scale: float = 0.05,
+        settings: str = "",
+        gateway: bool = True,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Without a Podman socket the daemon finds or starts a service of its own."""
+        """Without a Podman socket the daemon finds or starts a service of its own. `environ` is added to that of
+        daemon and gateway."""
+        self._environ = dict(environ or {})
         self._podman_socket = podman_socket
         self.folder = Path(tempfile.mkdtemp(prefix="or-stack-"))
         self.paths: Paths = prepare(find(state_dir=self.folder))
@@ -146,7 +154,7 @@ class Stack:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environ},
             )
 
     def log(self, command: str) -> str:
