@@ -78,6 +78,8 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
         digest=data.get("Digest") or None,
         size=int(data.get("Size") or 0),
         labels=dict(data.get("Labels") or {}),
+        digests=tuple(data.get("RepoDigests") or ()),
+        architecture=data.get("Architecture") or data.get("Arch") or None,
     )
 
 

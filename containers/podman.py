@@ -27,8 +27,11 @@ from podman.api.client import APIResponse
 from podman.domain.containers_manager import ContainersManager
 from podman.domain.images_manager import ImagesManager
 
-from containers import failures, orphans, payload, streams, transport
+from containers import failures, orphans, payload, pull_errors, pulling, streams, transport
 from containers.errors import ContainerMissing, ImageMissing, PodmanFailed
+from containers.logins import Login
+from containers.pulling import PullProgress
+from containers.references import Reference
 from containers.spec import ContainerEvent, ContainerSpec, ContainerState, ImageInfo, LogLine, Storage
 
 T = TypeVar("T")
@@ -156,6 +159,24 @@ class Podman:
         except ImageMissing:
             return False
         return True
+
+    async def pull(
+        self,
+        reference: Reference,
+        *,
+        logins: Mapping[str, Login] | None = None,
+        sizes: Mapping[str, int] | None = None,
+        report: Callable[[PullProgress], None] = lambda _: None,
+    ) -> ImageInfo:
+        """Pull an image: see `containers.pulling.pull`. What is there then.
+
+        Raises `SourceFailed` when Podman ended without an error and without the image.
+        """
+        await pulling.pull(self.socket, reference, logins=logins, sizes=sizes, report=report)
+        found = await self.image(reference.exact)
+        if found is None:
+            raise pull_errors.source_failed(f"{reference} is not here after its pull", reference)
+        return found
 
     # -- containers ------------------------------------------------------------
 

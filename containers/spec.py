@@ -123,10 +123,16 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """A local image: its id (`sha256:...`), its names, its digest and size in bytes."""
+    """A local image: its id (`sha256:...`), its names, its digest and size in bytes.
+
+    `digests` are all that it is known by, `name@sha256:...`; `architecture` is an image's word (`amd64`),
+    None where the listing does not say it.
+    """
 
     id: str
     names: tuple[str, ...]
     digest: str | None
     size: int
     labels: Mapping[str, str]
+    digests: tuple[str, ...] = ()
+    architecture: str | None = None

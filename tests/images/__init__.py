@@ -1,0 +1,1 @@
+"""Images on their way here: pulls, pins, pull at start."""
