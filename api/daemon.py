@@ -7,6 +7,7 @@ ends only the daemon, SIGHUP reloads the configuration.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import signal
@@ -21,6 +22,8 @@ import uvloop
 from api.control.listeners import TcpAddress
 from api.control.server import ControlServer
 from api.control.token import load_or_create
+from api.notify import Manager
+from api.telling import Told
 from containers import service as podman_service
 from orchestrator.assembly import assemble
 from orchestrator.clock import SystemClock
@@ -40,15 +43,21 @@ def run(paths: Paths, *, config: Config) -> int:
     """Run until SIGTERM, SIGINT or a shutdown over the API. Raises `OutriderError` when it cannot start."""
     stderr = LogFile(paths.logs / "daemon.log", lambda: config.logs.daemon_bytes)
     _log_to(stderr)
-    uvloop.run(_serve(prepare(paths), config, stderr))
+    manager = Manager.from_environment()
+    if manager.watchdog is not None:
+        faulthandler.enable()  # the watchdog ends by SIGABRT: where each thread was is then in the log
+    try:
+        uvloop.run(_serve(prepare(paths), config, stderr, manager))
+    finally:
+        manager.close()
     return 0
 
 
-async def _serve(paths: Paths, config: Config, stderr: LogFile) -> None:
+async def _serve(paths: Paths, config: Config, stderr: LogFile, manager: Manager) -> None:
     clock = SystemClock()
     timing = Timing().scaled(config.timing.scale)
     version = installed_version("outrider")
-    podman_socket, revive = await _podman(paths, config)
+    podman_socket, revive = await _podman(paths, config, managed=manager.there)
     parts = await assemble(
         paths, config, podman_socket=podman_socket, revive=revive, clock=clock, timing=timing, version=version
     )
@@ -64,9 +73,11 @@ async def _serve(paths: Paths, config: Config, stderr: LogFile) -> None:
         )
         await server.start()
         try:
-            _signals(outrider)
+            _signals(outrider, manager)
+            if manager.watchdog is not None:
+                outrider.on_pulse(manager.alive, manager.watchdog)
             outrider.start()
-            with _PidFile(paths.run_dir / "daemon.pid"):
+            with _PidFile(paths.run_dir / "daemon.pid"), Told(manager, outrider, timing.reconcile_period):
                 await outrider.ended.wait()
         finally:
             await server.stop(timing.shutdown / 10)
@@ -74,32 +85,36 @@ async def _serve(paths: Paths, config: Config, stderr: LogFile) -> None:
         await outrider.close()
 
 
-async def _podman(paths: Paths, config: Config) -> tuple[str, Callable[[], Awaitable[None]] | None]:
+async def _podman(paths: Paths, config: Config, *, managed: bool) -> tuple[str, Callable[[], Awaitable[None]] | None]:
     """The socket of a Podman service, and how to have it again when it dies (None: it is not ours).
 
     One that cannot be had now does not keep the daemon from starting: it says what is wrong and
-    adopts when Podman is back.
+    adopts when Podman is back. Under a service manager Podman is a unit of that manager's and
+    never a child of this process, whose sandbox and end it would share.
     """
+    socket = config.podman.socket
+    if socket is None and managed:
+        socket = podman_service.usual_socket()
 
     async def revive() -> None:
         await podman_service.own(paths.run_dir, limit=PODMAN_LIMIT)
 
     try:
-        found = await podman_service.ensure(paths.run_dir, socket=config.podman.socket, limit=PODMAN_LIMIT)
+        found = await podman_service.ensure(paths.run_dir, socket=socket, limit=PODMAN_LIMIT)
     except OutriderError as error:
         log.warning("podman_unreachable", error=error.detail, hint=error.hint)
-        if config.podman.socket is not None:
-            return config.podman.socket, None
+        if socket is not None:
+            return socket.removeprefix("unix://"), None
         return str(paths.podman_socket), revive
     return found.socket, revive if found.own else None
 
 
-def _signals(outrider: Outrider) -> None:
+def _signals(outrider: Outrider, manager: Manager) -> None:
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
-        task = loop.create_task(_reload(outrider))
+        task = loop.create_task(_reload(outrider, manager))
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
@@ -108,7 +123,8 @@ def _signals(outrider: Outrider) -> None:
     loop.add_signal_handler(signal.SIGHUP, reload)
 
 
-async def _reload(outrider: Outrider) -> None:
+async def _reload(outrider: Outrider, manager: Manager) -> None:
+    manager.reloading()
     try:
         result = await outrider.reload(dry_run=False)
     except ConfigError as error:
@@ -116,6 +132,8 @@ async def _reload(outrider: Outrider) -> None:
     else:
         for change in result.changes:
             log.info("configuration_change", subject=change.subject, kind=change.kind, detail=change.detail)
+    finally:
+        manager.ready()
 
 
 class _PidFile:

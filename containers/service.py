@@ -110,6 +110,11 @@ async def answers(path: str, limit: float) -> bool:
     return b" 200 " in status
 
 
+def usual_socket() -> str | None:
+    """Where the operator's service listens, whether it answers or not; None when there is no usual place."""
+    return next(iter(_usual_sockets()), None)
+
+
 def _usual_sockets() -> tuple[str, ...]:
     """Where the operator's service listens: root's, or the user's own."""
     if os.getuid() == 0:

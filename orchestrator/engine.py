@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from containers.exit_watch import ExitWatch
+from orchestrator.careful import make_open_folder, read_small
 from orchestrator.lifecycle import EngineFacts, allowed
 from orchestrator.paths import Paths
 from orchestrator.plan import Plan
@@ -125,18 +126,17 @@ def write_key(paths: Paths, engine: str, key: str) -> None:
 
 def read_key(paths: Paths, engine: str) -> str | None:
     """The key of an engine that is to be adopted; None when it is lost."""
-    try:
-        return key_file(paths, engine).read_text().strip() or None
-    except OSError:
-        return None
+    found = read_small(key_file(paths, engine))
+    if found is None or found.uid != os.geteuid():
+        return None  # not what a daemon wrote
+    return found.data.decode("ascii", "replace").strip() or None
 
 
 def make_socket_folder(paths: Paths, engine: str) -> Path:
     """The folder that is mounted into the container: 0777, because the engine may run as any uid;
     `engines/` above it is 0700, so only root and the gateway's user get this far."""
     folder = socket_folder(paths, engine)
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o777)
+    make_open_folder(folder, 0o777)
     return folder
 
 

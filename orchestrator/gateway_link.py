@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from orchestrator.careful import pinned_socket
 from orchestrator.clock import Clock
 from orchestrator.rates import Rate
 from orchestrator.timing import Timing
@@ -132,15 +133,15 @@ class GatewayLink:
         `revision` is the routing table's: a table that is still on its way with an older one must not
         open the engine again.
         """
-        transport = httpx.AsyncHTTPTransport(uds=str(self._socket), retries=0)
         deadline = limit + self._timing.gateway_call
+        asked = {"engine": engine, "timeout_s": limit, "revision": revision}
         try:
-            async with httpx.AsyncClient(transport=transport, timeout=deadline, trust_env=False) as http:
-                answer = await http.post(
-                    "http://gateway/drain", json={"engine": engine, "timeout_s": limit, "revision": revision}
-                )
-                seen = answer.json()
-        except (httpx.ConnectError, httpx.ConnectTimeout):
+            with pinned_socket(self._socket) as socket:
+                transport = httpx.AsyncHTTPTransport(uds=socket, retries=0)
+                async with httpx.AsyncClient(transport=transport, timeout=deadline, trust_env=False) as http:
+                    answer = await http.post("http://gateway/drain", json=asked)
+                    seen = answer.json()
+        except (httpx.ConnectError, httpx.ConnectTimeout, OSError):
             return Drained(True, None, "no_gateway")
         except (httpx.HTTPError, ValueError) as error:
             return Drained(False, None, f"gateway_unanswering: {type(error).__name__}")

@@ -3,10 +3,17 @@
 With `--state-dir DIR` everything of the run folder is `DIR/run`; where a socket
 path would pass 100 bytes (a unix socket's address ends at 107), the sockets lie
 in a private short folder under the temporary folder and `DIR/run` links to it.
+
+What the gateway makes lies in `gateway/` of the run folder, which is the gateway's user's;
+`gateway.pid` and `gateway.sock` beside it are links into it. So the run folder itself can be
+root's where the daemon is root and the gateway is not. A packager's `DIR/run` may be a link
+to a folder elsewhere, as `/var/lib/outrider/run` is: then `--state-dir /var/lib/outrider`
+names the system's own Outrider, whoever asks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -74,9 +81,19 @@ class Paths:
         return self.run_dir / "control.sock"
 
     @property
+    def gateway_dir(self) -> Path:
+        """What the gateway makes in the run folder; whoever owns it is the gateway's user."""
+        return self.run_dir / "gateway"
+
+    @property
     def gateway_socket(self) -> Path:
         """Where the gateway listens for the daemon's drain requests."""
-        return self.run_dir / "gateway.sock"
+        return self.gateway_dir / "gateway.sock"
+
+    @property
+    def gateway_pid(self) -> Path:
+        """The gateway's pid, and its lock."""
+        return self.gateway_dir / "gateway.pid"
 
     @property
     def podman_socket(self) -> Path:
@@ -136,29 +153,58 @@ def find(
     return Paths(config_dir.absolute(), state, run)
 
 
-def prepare(paths: Paths) -> Paths:
+def prepare(paths: Paths, *, only_gateway: bool = False) -> Paths:
     """Create the state and run folders with their modes; returns the paths to use.
 
-    The run folder of the answer is the real one: `DIR/run` when short enough, else
-    the short folder that `DIR/run` links to. Raises `Conflict` when a folder is
-    somebody else's.
+    What a packager made stays as it is: a folder that is there is narrowed when it is ours and open
+    to more than it may be, and never opened, nor given to anybody. `only_gateway` leaves out what
+    the gateway does not need, for its user may not make it. The run folder of the answer is the
+    real one: `DIR/run` when short enough, else the short folder that `DIR/run` links to. Raises
+    `Conflict` when a folder is somebody else's.
     """
-    for folder in (paths.state_dir, paths.store, paths.cache, paths.logs, paths.routing_table.parent):
+    for folder in () if only_gateway else (paths.state_dir, paths.store, paths.cache, paths.logs):
         folder.mkdir(parents=True, exist_ok=True)
-    paths.routing_table.parent.chmod(0o700)
+    _folder(paths.routing_table.parent, 0o700)
     run = paths.run_dir
+    elsewhere = run.readlink() if run.is_symlink() else None
+    if elsewhere is not None and elsewhere.is_absolute() and elsewhere != _short_name(paths):
+        run = elsewhere  # a packager's
     if len(os.fsencode(run)) + 1 + LONGEST_NAME > LONGEST_SOCKET:
         run = _short_run_folder(paths)
     else:
-        run.mkdir(parents=True, exist_ok=True)
-        if run.stat().st_uid == os.getuid():
-            # The short folder may be named itself: who prepares what was prepared must not open it up.
-            run.chmod(0o750 if os.getuid() == 0 and run != _short_name(paths) else 0o700)
+        # The short folder may be named itself: who prepares what was prepared must not open it up.
+        _folder(run, 0o750 if os.getuid() == 0 and run != _short_name(paths) else 0o700)
     ready = Paths(paths.config_dir, paths.state_dir, run)
-    ready.engines.mkdir(exist_ok=True)
-    if ready.engines.stat().st_uid == os.getuid():
-        ready.engines.chmod(0o700)
+    _folder(ready.engines, 0o700)
+    _folder(ready.gateway_dir, 0o750)
+    if run.stat().st_uid == os.getuid():
+        for file in (ready.gateway_pid, ready.gateway_socket):
+            _link(run / file.name, file.relative_to(run))
     return ready
+
+
+def _folder(path: Path, most: int) -> None:
+    """Make a folder of this mode, or see that one of ours is open to no more."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        info = path.stat()
+        mode = stat.S_IMODE(info.st_mode)
+        if not stat.S_ISDIR(info.st_mode):
+            raise Conflict(f"{path} is there and is no folder", hint=f"move {path} away") from None
+        if info.st_uid == os.getuid() and mode & 0o777 & ~most:
+            path.chmod(mode & ~(0o777 & ~most))
+    else:
+        path.chmod(most)
+
+
+def _link(path: Path, target: Path) -> None:
+    """A link of this name to this target, in place of whatever file had the name."""
+    with contextlib.suppress(FileExistsError):  # the other process made it
+        if path.is_symlink() and path.readlink() == target:
+            return
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
 
 
 def _short_name(paths: Paths) -> Path:

@@ -6,7 +6,7 @@ The loops and the verbs. Decisions are in the pure modules, deployments in their
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -94,6 +94,15 @@ class Outrider:
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._chores.start()
 
+    async def looked(self) -> None:
+        """Wait until what runs was adopted, or until Podman is known to be away."""
+        await self._loops.first_round("reconcile")
+
+    def on_pulse(self, pulse: Callable[[], object], allowance: float) -> None:
+        """Have `pulse` called whenever the reconcile loop gets on, unless another loop has been
+        stuck for `allowance` seconds. Podman being away is no reason: waiting for it has a deadline."""
+        self._loops.pulse("reconcile", pulse, allowance)
+
     async def close(self) -> None:
         """End the daemon. Engines go on; the next daemon adopts them."""
         try:
@@ -123,16 +132,19 @@ class Outrider:
             if self._podman_ok is not False:
                 self._c.journal.emit("podman", error.code, error.detail, evidence={"hint": error.hint})
             self._podman_ok = False
+            self._loops.beat("reconcile")
             if self._p.revive is not None:
                 await self._p.revive()
             return
         if self._podman_ok is False:
             self._c.journal.emit("podman", "podman_back", "Podman answers again")
         self._podman_ok = True
+        self._loops.beat("reconcile")
         await self._see_drift()
 
     async def _adopt(self) -> None:
         await self._adopter.adopt(self._registry.own, {a.deployment.name: a for a in self._registry.all()})
+        self._loops.beat("reconcile")
         try:
             await self._sweep()
         except ContainerError as error:  # what is left behind can be swept later
@@ -150,6 +162,7 @@ class Outrider:
         for actor in self._registry.all():
             d = actor.deployment
             if d.serving_engine is not None and d.fresh is None:
+                self._loops.beat("reconcile")
                 with suppress(OutriderError):
                     d.fresh = (await self._p.planning.plan(d.entry, speculate=d.speculate)).digest
 

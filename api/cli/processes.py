@@ -21,6 +21,7 @@ from pathlib import Path
 import typer
 
 from api.cli.options import Common, common
+from orchestrator.careful import read_small
 from orchestrator.errors import Conflict, OutriderError
 from orchestrator.paths import Paths
 
@@ -76,15 +77,19 @@ class Kind:
 
     def pid(self) -> int | None:
         """The process that runs now, if any."""
+        found = read_small(self.pid_file)
         try:
-            pid = int(self.pid_file.read_text().split()[0])
-        except (OSError, ValueError, IndexError):
+            pid = None if found is None else int(found.data.split()[0])
+        except (ValueError, IndexError):
             return None
-        return pid if self._is_ours(pid) else None
+        return pid if found is not None and pid is not None and self._is_ours(pid, found.uid) else None
 
-    def _is_ours(self, pid: int) -> bool:
+    def _is_ours(self, pid: int, writer: int) -> bool:
+        """Whether it is this kind of process, and the writer's own: nobody may name another user's to root."""
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if writer not in (0, Path(f"/proc/{pid}").stat().st_uid):
+                return False
         except OSError:
             return False
         ours = any(b"outrider" in word or word.startswith(b"api.") for word in words)
@@ -106,7 +111,7 @@ def daemon_of(paths: Paths) -> Kind:
 
 def gateway_of(paths: Paths) -> Kind:
     """The data plane of these folders."""
-    return Kind("gateway", paths.run_dir / "gateway.pid", paths.logs / "gateway.log")
+    return Kind("gateway", paths.gateway_pid, paths.logs / "gateway.log")
 
 
 def up_of(paths: Paths) -> Kind:

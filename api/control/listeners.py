@@ -44,7 +44,7 @@ class UnixListener:
                 self.path.unlink()
 
 
-def bind_unix(path: Path, group: str | None) -> UnixListener:
+def bind_unix(path: Path, group: str | int | None) -> UnixListener:
     """Bind `path` (mode 0660; the group when this is root and it exists). Does not listen yet.
 
     A socket file that nobody answers on is what a killed daemon leaves: it is removed.
@@ -59,7 +59,7 @@ def bind_unix(path: Path, group: str | None) -> UnixListener:
         os.chmod(path, SOCKET_MODE)
         if os.geteuid() == 0 and group is not None:
             with contextlib.suppress(KeyError):
-                os.chown(path, -1, grp.getgrnam(group).gr_gid)
+                os.chown(path, -1, group if isinstance(group, int) else grp.getgrnam(group).gr_gid)
         info = path.lstat()
     except OSError as error:
         bound.close()

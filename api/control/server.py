@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import os
-import pwd
 import socket
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -31,8 +30,6 @@ log = logging.getLogger("outrider.api")
 
 KEEP_ALIVE = 30
 """Seconds that an idle connection is kept."""
-GATEWAY_USER = "outrider"
-"""The gateway's user where the daemon is a system service."""
 LAST_WORDS = 1.0
 """Seconds for tasks to notice that their connection is gone, after the limit of a stop."""
 
@@ -41,8 +38,8 @@ class ControlServer:
     """The control API of one daemon, on up to two listeners.
 
     `tcp` is a loopback address and port (port 0: a free one, see `tcp_port`) or None for the unix
-    socket only; with it, `token` is what TCP clients must send. `group` gets the unix socket when the
-    daemon is root and the group exists.
+    socket only; with it, `token` is what TCP clients must send. `group` (a name or number) gets the unix
+    socket when the daemon is root and the group exists; by default the run folder's group.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class ControlServer:
         version: str,
         tcp: TcpAddress | None = None,
         token: str | None = None,
-        group: str | None = "outrider",
+        group: str | int | None = None,
         gateway_uids: Collection[int] | None = None,
         head_time: float = HEAD_TIME,
         connections: int = CONNECTIONS,
@@ -66,7 +63,7 @@ class ControlServer:
         self._tcp = tcp
         self._digest = None if token is None else digest(token)
         self._group = group
-        self._gateway_uids = default_gateway_uids() if gateway_uids is None else frozenset(gateway_uids)
+        self._gateway_uids = default_gateway_uids(paths) if gateway_uids is None else frozenset(gateway_uids)
         self._protocol = functools.partial(ControlProtocol, head_time=head_time, connections=connections)
         self._streams = Streams()
         self._listeners: list[_Listener] = []
@@ -88,7 +85,9 @@ class ControlServer:
         if self._listeners:
             raise RuntimeError("the control API is already started")
         self._streams.closing.clear()
-        self._unix = bind_unix(self._paths.control_socket, self._group)
+        self._unix = bind_unix(
+            self._paths.control_socket, self._run_folders_group() if self._group is None else self._group
+        )
         try:
             listeners = [_Listener(self._app(trusted=True), self._unix.socket, self._protocol)]
             if self._tcp is not None:
@@ -126,15 +125,20 @@ class ControlServer:
             streams=self._streams,
         )
 
+    def _run_folders_group(self) -> int | None:
+        with contextlib.suppress(OSError):
+            return self._paths.run_dir.stat().st_gid
+        return None
+
     def _tcp_text(self) -> str:
         return "" if self._tcp is None else f" and on {self._tcp.host}, port {self.tcp_port}"
 
 
-def default_gateway_uids() -> frozenset[int]:
-    """Root, the user of this process and, where there is one, the gateway's user."""
+def default_gateway_uids(paths: Paths) -> frozenset[int]:
+    """Root, the user of this process, and whose the gateway's folder is."""
     uids = {0, os.geteuid()}
-    with contextlib.suppress(KeyError):
-        uids.add(pwd.getpwnam(GATEWAY_USER).pw_uid)
+    with contextlib.suppress(OSError):
+        uids.add(paths.gateway_dir.stat().st_uid)
     return frozenset(uids)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import resource
 import signal
@@ -23,15 +24,19 @@ from api.gateway.pidfile import PidFile
 from api.gateway.server import Listener, every_second, warn_if_public
 from api.gateway.settings import Settings, from_command_line
 from api.gateway.table import this_boot
+from api.notify import Manager
 from orchestrator.clock import SystemClock
 from orchestrator.errors import ConfigError, Conflict, OutriderError, UsageError
 from orchestrator.log_file import LogFile
 from orchestrator.paths import Paths, prepare
 
-PID_FILE = "gateway.pid"
 OPEN_FILES = 65536
 SPARE_FILES = 64
 """Descriptors for everything but clients and engines: listeners, the link, the table's file, operators."""
+_FOLDERS = (
+    "its own folders, `gateway/` of the state and of the run folder, have to be this user's; "
+    "`systemd-tmpfiles --create` makes those of the system service"
+)
 LAST_WORDS = 1.0
 """Seconds for what is written at the very end to reach its reader."""
 
@@ -43,16 +48,20 @@ def run(paths: Paths, settings: Settings) -> None:
     address is taken. Logs to standard error.
     """
     files = _raise_open_files()
-    ready = prepare(paths)
-    pid = PidFile(ready.run_dir / PID_FILE, "gateway")
+    manager = Manager.from_environment()
+    if manager.watchdog is not None:
+        faulthandler.enable()  # the watchdog ends by SIGABRT: where it was is then in the log
+    ready = prepare(paths, only_gateway=True)
+    pid = PidFile(ready.gateway_pid, "gateway")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(ready, settings, most_connections(files)))
+            runner.run(_serve(ready, settings, most_connections(files), manager))
     finally:
         pid.close()
+        manager.close()
 
 
-async def _serve(paths: Paths, settings: Settings, most: int) -> None:
+async def _serve(paths: Paths, settings: Settings, most: int, manager: Manager) -> None:
     clock = SystemClock()
     admission = Admission(settings.limits, wall=clock.wall())
     link = Link(
@@ -83,11 +92,14 @@ async def _serve(paths: Paths, settings: Settings, most: int) -> None:
             background = [
                 tasks.create_task(link.run()),
                 tasks.create_task(every_second(admission, [clients, ops, control], clock)),
+                tasks.create_task(manager.keep_alive()),
             ]
             gc.collect()
             gc.freeze()
             event("listening", listen=str(listen), ops_listen=str(ops_listen), control=str(paths.gateway_socket))
+            manager.ready(f"listening on {listen}")
             await stop.wait()
+            manager.stopping("finishing what is in flight")
             event("stopping", in_flight=sum(engine.in_flight for engine in admission.engines()))
             admission.stop()
             clients.stop_accepting()
@@ -149,8 +161,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             case _:
                 return 1
     except OSError as error:
-        log.event(
-            "failed", 40, code="os_error", detail=str(error), hint="the state and run folders have to be writable"
-        )
+        log.event("failed", 40, code="os_error", detail=str(error), hint=_FOLDERS)
         return 1
     return 0

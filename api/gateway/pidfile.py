@@ -16,7 +16,13 @@ class PidFile:
         """Take the lock and write our pid. Raises `Conflict` naming who holds it."""
         self._path = path
         while True:
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            except PermissionError as error:
+                raise Conflict(
+                    f"{path} is another user's: {error.strerror}",
+                    hint=f"a {what} ran as that user; once it has ended, remove {path}",
+                ) from error
             try:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

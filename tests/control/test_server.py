@@ -196,7 +196,7 @@ async def test_the_routing_table_is_for_the_gateways_user(paths: Paths) -> None:
         assert (await ask(paths.control_socket, request(target="/api/v1/engines"))).status == 200
     finally:
         await control.stop(1.0)
-    assert {0, os.geteuid()} <= default_gateway_uids()
+    assert {0, os.geteuid()} <= default_gateway_uids(paths)
 
 
 async def test_a_head_must_come_in_time(paths: Paths) -> None:

@@ -315,8 +315,7 @@ def test_long_state_folders_get_a_short_private_run_folder(tmp_path: Path) -> No
     assert (deep / "run").resolve() == paths.run_dir.resolve()
     assert stat.S_IMODE(paths.run_dir.stat().st_mode) & 0o077 == 0 or os.getuid() == 0
     assert prepare(find(state_dir=deep)) == paths
-    paths.engines.rmdir()
-    paths.run_dir.rmdir()
+    shutil.rmtree(paths.run_dir)
 
 
 def test_somebody_elses_short_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

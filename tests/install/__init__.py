@@ -1,0 +1,1 @@
+"""Installing, the units, and what the processes tell the service manager."""
