@@ -112,6 +112,22 @@ class Child:
         finally:
             self.close()
 
+    def listen(self, end: float) -> dict[str, Any] | None:
+        """The next line of a child that speaks by itself; None when it says nothing until `end` (monotonic).
+
+        Raises `ChildFailed` when it is gone or talks nonsense; it is then killed.
+        """
+        try:
+            return self._parse(self._line(end, kill=False))
+        except ChildTimeout:
+            return None
+
+    def end(self) -> None:
+        """Kill it from another thread than the one that listens, which then finds it gone and closes it."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Kill it if it runs, reap it, close the pipes. May be called twice."""
         process = self._process
@@ -128,8 +144,11 @@ class Child:
                 with contextlib.suppress(OSError):  # unsent input of a child that died
                     pipe.close()
 
-    def _line(self, end: float) -> bytes:
-        """The next line it writes; without one, what came before both its pipes closed."""
+    def _line(self, end: float, *, kill: bool = True) -> bytes:
+        """The next line it writes; without one, what came before both its pipes closed.
+
+        Raises `ChildTimeout` at `end`, having killed it unless it may be silent.
+        """
         process = self._process
         assert process.stdout is not None
         assert process.stderr is not None
@@ -139,7 +158,8 @@ class Child:
             while b"\n" not in self._answer and selector.get_map():
                 ready = selector.select(max(end - time.monotonic(), 0.0))
                 if not ready and time.monotonic() >= end:
-                    self.close()
+                    if kill:
+                        self.close()
                     raise ChildTimeout(f"{self.module} gave no answer in time", self._tail())
                 for key, _ in ready:
                     part = os.read(key.fd, 65536)
