@@ -11,7 +11,7 @@ from typing import Any
 
 from containers import proc, security
 from containers.errors import SpecRefused
-from containers.spec import ContainerSpec, ContainerState, ImageInfo, Network
+from containers.spec import ContainerSpec, ContainerState, ImageInfo, ImageUser, Network
 
 _FRACTION = re.compile(r"\.(\d+)")
 _ENDED = frozenset({"exited", "stopped"})
@@ -80,6 +80,17 @@ def image_info(data: Mapping[str, Any]) -> ImageInfo:
         labels=dict(data.get("Labels") or {}),
         digests=tuple(data.get("RepoDigests") or ()),
         architecture=data.get("Architecture") or data.get("Arch") or None,
+    )
+
+
+def image_user(data: Mapping[str, Any]) -> ImageUser:
+    """A container, or another program's, from Podman's list."""
+    names = data.get("Names") or ()
+    image = str(data.get("ImageID") or "")
+    return ImageUser(
+        name=str(names[0]) if names else str(data["Id"])[:12],
+        image=image_id(image) if image else None,
+        labels=dict(data.get("Labels") or {}),
     )
 
 

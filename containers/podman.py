@@ -32,7 +32,7 @@ from containers.errors import ContainerMissing, ImageMissing, PodmanFailed
 from containers.logins import Login
 from containers.pulling import PullProgress
 from containers.references import Reference
-from containers.spec import ContainerEvent, ContainerSpec, ContainerState, ImageInfo, LogLine, Storage
+from containers.spec import ContainerEvent, ContainerSpec, ContainerState, ImageInfo, ImageUser, LogLine, Storage
 
 T = TypeVar("T")
 
@@ -303,12 +303,26 @@ class Podman:
                 return await self._call("list what is left in the storage", listing)
         return await self._call("list what is left in the storage", listing)
 
+    async def image_users(self) -> tuple[ImageUser, ...]:
+        """Everything in Podman's storage that holds an image, whoever made it: its containers, and other programs'."""
+
+        def listing(t: float) -> tuple[ImageUser, ...]:
+            params = {"all": "true", "external": "true"}
+            found = self._json(self._api.get("/containers/json", params=params, timeout=t))
+            return tuple(payload.image_user(entry) for entry in found or ())
+
+        for _ in range(_LISTINGS - 1):
+            with contextlib.suppress(ContainerMissing):  # as in `ghosts`
+                return await self._call("list what holds images", listing)
+        return await self._call("list what holds images", listing)
+
     # -- volumes ---------------------------------------------------------------
 
-    async def volumes(self, prefix: str) -> tuple[str, ...]:
-        """The names of the volumes that begin with `prefix`."""
+    async def volumes(self, prefix: str) -> dict[str, str]:
+        """The volumes whose names begin with `prefix`: name to folder on the host."""
         answer = await self._call("list volumes", lambda t: self._json(self._api.get("/volumes/json", timeout=t)))
-        return tuple(sorted(v["Name"] for v in answer or () if v["Name"].startswith(prefix)))
+        found = {str(v["Name"]): str(v["Mountpoint"]) for v in answer or ()}
+        return {name: found[name] for name in sorted(found) if name.startswith(prefix)}
 
     async def remove_volume(self, name: str) -> bool:
         """Remove a volume and what is in it; False when there was none. `PodmanFailed` while a container has it."""

@@ -114,6 +114,15 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageUser:
+    """Something that holds an image: `image` is its id, None when Podman does not say which."""
+
+    name: str
+    image: str | None
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """Where Podman keeps images and containers, and where what it pulls lies first: paths on its machine."""
 

@@ -6,11 +6,12 @@ Errors are `OutriderError`s; the API maps them once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from containers.spec import LogLine
 from hosts.facts import HostFacts
+from orchestrator.housekeeping.unused import Wish
 from orchestrator.views import (
     DeploymentView,
     Desired,
@@ -20,6 +21,7 @@ from orchestrator.views import (
     Issue,
     JobView,
     ModelView,
+    PruneResult,
     ReloadResult,
 )
 
@@ -72,6 +74,12 @@ class Facade(Protocol):
 
     async def reload(self, *, dry_run: bool) -> ReloadResult:
         """Raises ConfigError and changes nothing when a file is bad."""
+
+    async def prune(self, wish: Wish, *, dry_run: bool, only: Collection[str] | None = None) -> PruneResult:
+        """What superfluous images, weights, caches and logs go, or would; with `only`, no others than these ids.
+
+        One at a time. What fails is in the result, and keeps nothing else from going.
+        """
 
     def routing_tables(self) -> AsyncIterator[Mapping[str, Any]]:
         """The gateway's routing table: the present one at once, then each new one."""

@@ -58,6 +58,16 @@ class Planning:
         self._defaults = planner.Preferences.of_host(config.defaults)
 
     @property
+    def shipped(self) -> Catalogue:
+        """The catalogue as it comes with Outrider."""
+        return self._shipped
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The catalogue in force: the shipped one with the configuration laid over it."""
+        return self._catalogue
+
+    @property
     def model_folders(self) -> tuple[str, ...]:
         """Where weights may lie: the store, and the folders that the configuration names."""
         return (str(self._paths.store), *self._folders)

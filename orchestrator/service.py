@@ -6,7 +6,7 @@ The loops and the verbs. Decisions are in the pure modules, deployments in their
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -24,7 +24,7 @@ from orchestrator.config import Config
 from orchestrator.context import Cause
 from orchestrator.errors import OutriderError, Refused, UsageError
 from orchestrator.governing import govern
-from orchestrator.housekeeping import Housekeeping, may_pull
+from orchestrator.housekeeping import Housekeeping, Wish, may_pull
 from orchestrator.jobs import Handle, Jobs
 from orchestrator.model_store import AddModel, add, remove
 from orchestrator.registry import Registry
@@ -39,6 +39,7 @@ from orchestrator.views import (
     Issue,
     JobView,
     ModelView,
+    PruneResult,
     ReloadResult,
     Why,
 )
@@ -57,7 +58,13 @@ class Outrider:
         self._adopter = Adopter(self._c, parts.podman)
         self._loops = Loops(self._c.clock)
         self._jobs = Jobs(self._c.clock)
-        self._housekeeping = Housekeeping(self._c, parts.podman, self._jobs, lambda: self.config)
+        self._housekeeping = Housekeeping(
+            self._c,
+            parts.podman,
+            self._jobs,
+            config=lambda: self.config,
+            deployments=lambda: [actor.deployment for actor in self._registry.all()],
+        )
         self._chores = Chores({"compact": self._c.store.compact, "sweep": self._sweep})
         self._adopted = asyncio.Event()
         self._started_at = self._c.clock.now()
@@ -319,6 +326,11 @@ class Outrider:
             return
         async for line in self._p.podman.logs(engine.container_id, tail=tail, follow=follow):
             yield line
+
+    # housekeeping
+
+    async def prune(self, wish: Wish, *, dry_run: bool, only: Collection[str] | None = None) -> PruneResult:
+        return await self._housekeeping.prune(wish, dry_run=dry_run, only=only)
 
     # jobs, events, metrics
 

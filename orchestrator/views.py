@@ -7,7 +7,7 @@ seconds where a person reads them (`since`, `at`) and durations in seconds else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -197,3 +197,39 @@ class ReloadResult:
 
     applied: bool
     changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedThing:
+    """One thing that takes space on a disk of Outrider's, and what becomes of it.
+
+    `action` is `remove` or `keep`; `reason` is a stable code, `text` the same in words; `used_by` says what
+    needs it. `outcome` is None where nothing was done, else `removed`, `gone` (before it was its turn), or
+    `failed` with `error`.
+    """
+
+    id: str
+    kind: str
+    name: str
+    bytes: int | None
+    action: str
+    reason: str
+    text: str
+    used_by: tuple[str, ...] = ()
+    outcome: str | None = None
+    error: Why | None = None
+
+    def ended(self, outcome: str, error: Why | None = None) -> PrunedThing:
+        """The same, done with."""
+        return replace(self, outcome=outcome, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """What a prune did, or with `dry_run` would do. `problems` kept some things from being looked at."""
+
+    dry_run: bool
+    reclaimable_bytes: int
+    freed_bytes: int
+    things: tuple[PrunedThing, ...]
+    problems: tuple[Why, ...] = ()

@@ -24,6 +24,7 @@ from api.cli import (
     lifecycle,
     offline,
     processes,
+    prunecommand,
     upcommand,
     views,
 )
@@ -83,6 +84,7 @@ for _module in (
     offline,
     configuration,
     image,
+    prunecommand,
     completion,
 ):
     _module.register(app)

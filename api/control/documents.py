@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field
 
 from hosts.facts import SCHEMA, HostFacts
+from orchestrator.housekeeping.unused import Group
 from orchestrator.plan import Plan, Rejected
 from orchestrator.views import Desired
 
@@ -52,6 +53,20 @@ class ShutdownBody(Body):
     """How to end the daemon."""
 
     engines: bool = Field(default=False, description="Stop all engines first. What is desired stays as it is.")
+
+
+class PruneBody(Body):
+    """What to be rid of."""
+
+    dry_run: bool = Field(default=True, description="Only say what would go, and what uses the rest.")
+    groups: frozenset[Group] = Field(default=frozenset(), description="Of these only; none means all.")
+    everything: bool = Field(
+        default=False, description="Also what nothing uses now and a model or the catalogue may want again."
+    )
+    older_than_days: float = Field(default=0, ge=0, allow_inf_nan=False, description="Unchanged for so many days.")
+    only: frozenset[str] | None = Field(
+        default=None, description="Nothing but the things with these ids: those that a dry run has shown."
+    )
 
 
 class GatewayReportBody(BaseModel):

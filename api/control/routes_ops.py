@@ -6,9 +6,10 @@ from fastapi import APIRouter, Request, Response
 
 from api.control import metrics as exposition
 from api.control.deps import Daemon
-from api.control.documents import ReloadBody, ShutdownBody, StoppingDocument
+from api.control.documents import PruneBody, ReloadBody, ShutdownBody, StoppingDocument
 from api.control.problems import documented
-from orchestrator.views import ReloadResult
+from orchestrator.housekeeping.unused import DAY, Wish
+from orchestrator.views import PruneResult, ReloadResult
 
 router = APIRouter(tags=["operations"])
 
@@ -36,6 +37,22 @@ async def shutdown(daemon: Daemon, body: ShutdownBody | None = None) -> Stopping
     engines = body is not None and body.engines
     await daemon.shutdown(engines=engines)
     return StoppingDocument(stopping=True, engines=engines)
+
+
+@router.post(
+    "/api/v1/prune",
+    operation_id="prune",
+    summary="Remove what nothing needs",
+    responses=documented(400, 401, 413, 415),
+)
+async def prune(daemon: Daemon, body: PruneBody | None = None) -> PruneResult:
+    """Images, weights, caches and logs that Outrider brought and nothing uses; a dry run unless it says otherwise.
+
+    Each is looked at again right before it goes. One that cannot be removed is in the answer, and the rest goes on.
+    """
+    asked = body or PruneBody()
+    wish = Wish(asked.groups, asked.everything, asked.older_than_days * DAY)
+    return await daemon.prune(wish, dry_run=asked.dry_run, only=asked.only)
 
 
 @router.get(

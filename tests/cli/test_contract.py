@@ -37,6 +37,8 @@ NEED_A_DAEMON = [
     ("apply", "m"),
     ("drain", "m"),
     ("run", "m", "-p", "hi"),
+    ("prune",),
+    ("prune", "--dry-run"),
     ("reload",),
     ("reload", "--dry-run"),
 ]

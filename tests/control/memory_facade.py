@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from containers.spec import LogLine
 from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
 from orchestrator.errors import ConfigError, DoesNotFit, NotFound, OutriderError, Refused
+from orchestrator.housekeeping.unused import Wish
 from orchestrator.model_store import AddModel
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan, Planned, Reason, Rejected
 from orchestrator.views import (
@@ -28,6 +29,8 @@ from orchestrator.views import (
     JobState,
     JobView,
     ModelView,
+    PrunedThing,
+    PruneResult,
     ReloadResult,
     State,
     Why,
@@ -52,6 +55,7 @@ class MemoryFacade:
         self.endless_log = False
         self.reports: list[Mapping[str, Any]] = []
         self.shutdowns: list[bool] = []
+        self.wishes: list[tuple[Wish, bool, Collection[str] | None]] = []
         self.journal: list[Event] = []
         self.log_lines = [LogLine("stderr", f"line {n}") for n in range(1, 6)]
         self.table: dict[str, Any] = {"schema": 1, "revision": 1, "owner": "0" * 16, "models": []}
@@ -264,6 +268,12 @@ class MemoryFacade:
         self.fail("reload")
         change = Change("smollm2", "changed", "context: 4096 -> 8192", "drift")
         return ReloadResult(not dry_run, (change,))
+
+    async def prune(self, wish: Wish, *, dry_run: bool, only: Collection[str] | None = None) -> PruneResult:
+        self.fail("prune")
+        self.wishes.append((wish, dry_run, only))
+        thing = PrunedThing("log:/x", "log", "logs/x", 7, "remove", "old_log", "a newer log is beside it")
+        return PruneResult(dry_run, 7, 0 if dry_run else 7, (thing if dry_run else thing.ended("removed"),))
 
     async def routing_tables(self) -> AsyncIterator[Mapping[str, Any]]:
         with self._counted():

@@ -39,6 +39,7 @@ ROUTES = {
     ("get", "/api/v1/events", "listEvents"),
     ("post", "/api/v1/reload", "reloadConfiguration"),
     ("post", "/api/v1/shutdown", "shutDown"),
+    ("post", "/api/v1/prune", "prune"),
     ("get", "/metrics", "getMetrics"),
 }
 GATEWAY = {

@@ -1,12 +1,17 @@
-"""Small file systems."""
+"""Small file systems, and a Podman that is nobody else's."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.stack.stack import accepts
+from tests.waiting import until_sync
 
 
 @pytest.fixture
@@ -19,3 +24,34 @@ def small(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def own_podman() -> Iterator[str]:
+    """The socket of a Podman with storage and locks of its own: what is pruned there is nobody else's."""
+    with tempfile.TemporaryDirectory(prefix="or-p-") as name:
+        folder = Path(name)
+        conf = folder / "containers.conf"
+        conf.write_text('[engine]\nlock_type = "file"\n')  # else it would clear the locks of the machine's Podman
+        socket = folder / "podman.sock"
+        places = [f"--{what}={folder / what}" for what in ("root", "runroot", "tmpdir")]
+        service = subprocess.Popen(
+            ["podman", *places, "system", "service", "--time=0", f"unix://{socket}"],
+            env={**os.environ, "CONTAINERS_CONF": str(conf)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            until_sync(lambda: accepts(socket), 20, "a Podman of its own")
+            yield str(socket)
+        finally:
+            remote(str(socket), "rm", "--all", "--force", "--time=0")
+            service.terminate()
+            service.wait(20)
+            subprocess.run(["umount", "--recursive", "--quiet", folder / "root" / "overlay"], check=False)
+
+
+def remote(socket: str, *words: str) -> str:
+    """What a Podman says."""
+    command = ["podman", "--url", f"unix://{socket}", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
