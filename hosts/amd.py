@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hosts import amd_firmware, amd_smi, amd_sysfs, pci
+from hosts import amd_firmware, amd_sample, amd_smi, amd_sysfs, pci
 from hosts.bounded import Stuck, bounded
 from hosts.child import Child, ChildFailed
-from hosts.facts import Platform, Problem
+from hosts.facts import Accelerator, Platform, Problem
 from hosts.found import Found
 from hosts.roots import Roots
 from hosts.system import System
 
 VENDOR = amd_sysfs.VENDOR
+_USERS = 1.0
+"""Seconds for a look at who has the GPU open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,21 @@ def collect(child: Child | ChildFailed | None, sign: Sign, roots: Roots, system:
         problems = (*problems, *amd_sysfs.kernel_parameters(system.platform), *_packages(found, system.platform))
     elif not merged.accelerators and not found.problems:
         problems = (_nothing(sign), *problems)
-    return Found(merged.accelerators, problems)
+    return Found(_with_users(merged.accelerators, roots), problems)
+
+
+def _with_users(gpus: tuple[Accelerator, ...], roots: Roots) -> tuple[Accelerator, ...]:
+    """Who is on each GPU; unknown where a wedged driver does not let it be seen."""
+    if not gpus:
+        return gpus
+    try:
+        users = bounded(f"amd-users {roots.proc}", _USERS, lambda: amd_sample.read_users(roots, gpus))
+    except Stuck:
+        return gpus
+    return tuple(
+        dataclasses.replace(gpu, details={**gpu.details, "processes": [dataclasses.asdict(u) for u in users[gpu.pci]]})
+        for gpu in gpus
+    )
 
 
 def _from_sysfs(roots: Roots, system: System, end: float) -> Found:

@@ -84,14 +84,16 @@ def is_apu(node: kfd.KfdNode | None, memory: drm.DrmMemory) -> bool:
     return vram is not None and gtt is not None and vram < 8 * GIB and gtt >= 4 * vram
 
 
-def budget(*, unified: bool, memory: drm.DrmMemory, kfd_used: int | None, system: Memory) -> Budget | None:
+def budget(
+    *, unified: bool, memory: drm.DrmMemory, kfd_used: int | None, system: Memory, growth: int | None = None
+) -> Budget | None:
     """The pool that compute allocates from, and what is left of it.
 
     On an APU the driver takes the larger pool, never both. Its GTT is system
     memory, so the host's reserve and what others took of it count; a carve-out
     that is larger than GTT is not part of MemTotal and stands alone. `used` is the
-    larger of the driver's counter and the sum over compute processes: on some
-    kernels the counter misses HIP allocations.
+    largest of the driver's counter, the sum over compute processes and `growth` (see
+    `hosts.amd_growth`): on some kernels the counters miss HIP allocations.
     """
     vram, gtt = memory.vram_total or 0, memory.gtt_total or 0
     from_gtt = unified and gtt >= vram
@@ -99,6 +101,8 @@ def budget(*, unified: bool, memory: drm.DrmMemory, kfd_used: int | None, system
     if not total:
         return None
     counters = [c for c in (memory.gtt_used if from_gtt else memory.vram_used, kfd_used) if c is not None]
+    if from_gtt and growth is not None:
+        counters.append(growth)
     used = max(counters, default=None)
     left = None if used is None else max(total - used, 0)
     if not from_gtt:
@@ -307,15 +311,3 @@ def kernel_parameters(platform: Platform) -> tuple[Problem, ...]:
         hint = f"name the module that is in use: {platform.ttm_module}.pages_limit={asked}"
         problems.append(Problem("kernel_parameter", VENDOR, detail, hint))
     return tuple(problems)
-
-
-def read_free(roots: Roots, gpu: Accelerator, system: Memory) -> int | None:
-    """The free memory of a GPU that `read` found, now: a few counters, no sensor. None if it is gone."""
-    card = gpu.details.get("card")
-    if not isinstance(card, str):
-        return None
-    memory = drm.read_memory(roots.sys / "class/drm" / card / "device")
-    gpu_id = gpu.details.get("gpu_id")
-    used = kfd.used_by_processes(roots).get(gpu_id, 0) if isinstance(gpu_id, int) else None
-    room = budget(unified=gpu.unified, memory=memory, kfd_used=used, system=system)
-    return None if room is None else room.free

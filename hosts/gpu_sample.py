@@ -43,6 +43,7 @@ class GpuSample:
     temperature_c: float | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
+    clock_mhz: int | None = None
     throttled_by: tuple[str, ...] | None = None
     idle: bool | None = None
     pcie_generation: int | None = None

@@ -68,16 +68,30 @@ def read_topology(roots: Roots) -> tuple[KfdNode, ...]:
     return tuple(nodes)
 
 
-def used_by_processes(roots: Roots) -> Mapping[int, int]:
-    """Bytes that compute processes hold, by gpu_id (`proc/<pid>/vram_<gpu_id>`); on APUs this counts GTT too."""
-    totals: dict[int, int] = {}
-    for process in children(roots.sys / "class/kfd/kfd/proc"):
-        for path in children(process):
+def processes(roots: Roots) -> Mapping[int, Mapping[int, int]]:
+    """Bytes by process and gpu_id (`proc/<pid>/vram_<gpu_id>`); on APUs this counts GTT too.
+
+    A process that has the compute device open is there also when it holds nothing.
+    """
+    found: dict[int, dict[int, int]] = {}
+    for folder in children(roots.sys / "class/kfd/kfd/proc"):
+        pid = number(folder.name) if folder.name.isdecimal() else None
+        if pid is None:
+            continue
+        for path in children(folder):
             match = _VRAM_FILE.fullmatch(path.name)
             size = known(read_number(path)) if match else None
             if match and size is not None:
-                gpu = int(match.group(1))
-                totals[gpu] = totals.get(gpu, 0) + size
+                found.setdefault(pid, {})[int(match.group(1))] = size
+    return found
+
+
+def used_by_processes(roots: Roots) -> Mapping[int, int]:
+    """Bytes that all compute processes hold, by gpu_id."""
+    totals: dict[int, int] = {}
+    for sizes in processes(roots).values():
+        for gpu, size in sizes.items():
+            totals[gpu] = totals.get(gpu, 0) + size
     return totals
 
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from hosts import amd, amd_smi, nvidia, pci
+from hosts import amd, amd_smi, gpu_users, nvidia, pci
 from hosts.child import Child, ChildFailed
 from hosts.facts import HostFacts
 from hosts.roots import Roots
@@ -59,7 +59,9 @@ def probe(
         kernel=system.kernel,
         cpu=system.cpu,
         memory=system.memory,
-        accelerators=(*nvidia_found.accelerators, *amd_found.accelerators),
+        accelerators=tuple(
+            gpu_users.named(roots, gpu) for gpu in (*nvidia_found.accelerators, *amd_found.accelerators)
+        ),
         problems=(*system.problems, *nvidia_found.problems, *amd_found.problems),
         platform=system.platform,
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hosts import amd_sysfs, drm, kfd
+from hosts import amd_sysfs, kfd
 from hosts.amd_sysfs import budget, is_apu
 from hosts.drm import DrmMemory
 from hosts.facts import Accelerator, Memory
@@ -261,13 +261,6 @@ def test_kernel_parameters_that_do_nothing(tree: Tree) -> None:
     assert platform.ttm_pages_limit_boot == 7
     details = [problem.detail for problem in amd_sysfs.kernel_parameters(platform)]
     assert details == ["the kernel ignores amdgpu.gtt_size (a misspelling)", "amdgpu.gttsize=131072 is deprecated"]
-
-
-def test_free_memory_again_later(tree: Tree) -> None:
-    gpu = only(strix_halo(tree))
-    write(tree.base / "sys/class/drm/card1/device/mem_info_gtt_used", f"{100 * GIB}\n")
-    assert amd_sysfs.read_free(tree.roots, gpu, BIG) == 12 * GIB
-    assert drm.read_cards(tree.roots)[0].card == "card1"
 
 
 FILES = (

@@ -35,6 +35,9 @@ def machine(tree: Tree) -> Tree:
     return tree
 
 
+PROCESS = {"pid": 4242, "memory": 9437184, "kind": "compute", "name": None, "container": None, "desktop": False}
+
+
 def test_an_rtx_3090(machine: Tree, nvml: Path, environ: Environ) -> None:
     facts = probe(machine.roots, environ=environ(nvml))
     gpu = only(facts)
@@ -48,7 +51,7 @@ def test_an_rtx_3090(machine: Tree, nvml: Path, environ: Environ) -> None:
     assert (gpu.utilisation, gpu.temperature_c, gpu.power_w, gpu.power_limit_w) == (37, 54.0, 118.34, 350.0)
     assert gpu.devices == (f"nvidia.com/gpu={UUID}",)
     assert gpu.details["throttled_by"] == ["software_power_cap"]
-    assert gpu.details["processes"] == [{"pid": 4242, "memory": 9437184, "kind": "compute"}]
+    assert gpu.details["processes"] == [PROCESS]
     assert gpu.details["health"] == "ok"
     assert "unreadable" not in gpu.details  # that a GeForce has no ECC is nothing to tell
     assert "ecc" not in gpu.details
@@ -62,7 +65,7 @@ def test_an_old_driver_lacks_some_calls_and_only_those_fields(machine: Tree, old
     assert gpu.compute_units is None
     assert gpu.details["unreadable"] == ["cores"]
     # the unversioned process calls raise a LibraryMismatchError, which is no NVMLError; version 2 is there
-    assert gpu.details["processes"] == [{"pid": 4242, "memory": 9437184, "kind": "compute"}]
+    assert gpu.details["processes"] == [PROCESS]
     assert gpu.details["throttled_by"] == ["software_power_cap"]  # by the call's older name
     assert gpu.name == "NVIDIA GeForce RTX 3090"
 

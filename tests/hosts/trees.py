@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,6 +150,19 @@ class Tree:
             write(base / f"{card.card}-DP-1" / "device/vendor", "0x1002\n")
         return self
 
+    def process(self, pid: int, name: str, *, cgroup: str = "0::/\n", drm: Mapping[str, str] | None = None) -> Tree:
+        """A process: `drm` are the fdinfo texts of its open render nodes, by descriptor."""
+        folder = self.base / "proc" / str(pid)
+        write(folder / "comm", f"{name}\n")
+        write(folder / "cgroup", cgroup)
+        (folder / "fd").mkdir(exist_ok=True)
+        (folder / "fdinfo").mkdir(exist_ok=True)
+        (folder / "fd" / "0").symlink_to("/dev/null")
+        for descriptor, text in (drm or {}).items():
+            (folder / "fd" / descriptor).symlink_to("/dev/dri/renderD128")
+            write(folder / "fdinfo" / descriptor, text)
+        return self
+
     def nodes(self, *minors: int, kfd_gid: int = 992, render_gid: int = 993) -> Tree:
         """/dev/kfd and render nodes, owned by groups as udev leaves them."""
         owned = [("kfd", kfd_gid), *((f"dri/renderD{minor}", render_gid) for minor in minors)]
@@ -158,6 +172,16 @@ class Tree:
             if os.geteuid() == 0:
                 os.chown(path, 0, gid)
         return self
+
+
+def fdinfo(client: int, *, vram_kib: int = 0, gtt_kib: int = 0, slot: str = "0000:c6:00.0") -> str:
+    """What the kernel writes about an open render node of amdgpu."""
+    return (
+        "pos:\t0\nflags:\t02100002\nmnt_id:\t26\nino:\t530\n"
+        f"drm-driver:\tamdgpu\ndrm-client-id:\t{client}\ndrm-pdev:\t{slot}\npasid:\t32774\n"
+        f"drm-memory-vram:\t{vram_kib} KiB\ndrm-memory-gtt: \t{gtt_kib} KiB\ndrm-memory-cpu: \t0 KiB\n"
+        "drm-engine-gfx:\t1000 ns\n"
+    )
 
 
 def sensors(*, apu: bool = True) -> dict[str, str]:
