@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 
 
@@ -29,6 +30,18 @@ class ExitWatch:
     def _on_exit(self) -> None:
         self.close()
         self._ended()
+
+    def kill(self) -> bool:
+        """Kill the process, whatever its pid has become since; False when we may not. One that has gone is fine."""
+        if self._fd is None:
+            return True
+        try:
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """End the watch; may be called twice."""

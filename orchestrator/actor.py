@@ -19,7 +19,7 @@ from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
-from orchestrator.errors import OutriderError
+from orchestrator.errors import EngineFailed, OutriderError
 from orchestrator.lifecycle import Step
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Method
@@ -127,6 +127,15 @@ class Actor:
             self._idle.clear()
             await self._idle.wait()
 
+    def end_engine(self, engine: Engine, verdict: EngineFailed) -> bool:
+        """Kill an engine's process now, whatever its deployment is doing; the verdict is what its end is called.
+
+        The memory guard's: it does not queue behind a step. False when we may not signal that process.
+        """
+        engine.verdict = verdict
+        engine.admit = False
+        return engine.watch is not None and engine.watch.kill()
+
     def wake(self) -> None:
         """Look again: an engine ended, or time passed."""
         self._wake.set()
@@ -188,7 +197,7 @@ class Actor:
                 self._context.journal.emit(
                     "lifecycle",
                     "engine_ended",
-                    f"{engine.name} ended by itself",
+                    f"{engine.name} ended {'by itself' if engine.verdict is None else f'({engine.verdict.code})'}",
                     deployment=self.deployment.name,
                     evidence={"generation": engine.generation, "container": engine.container_id, "pid": engine.pid},
                 )

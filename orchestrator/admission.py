@@ -38,10 +38,11 @@ def host_reserve(facts: HostFacts) -> int:
     return reserve(Backend.CPU, unified=False, total=facts.memory.total)
 
 
-def free_bytes(device: str, facts: HostFacts) -> int | None:
-    """What the device has left by the host's last reading; None when unknown."""
+def free_bytes(device: str, facts: HostFacts, kept: int | None = None) -> int | None:
+    """What the device has left by the host's last reading; None when unknown. `kept` bytes of system memory
+    are left alone, by default `host_reserve`."""
     if device == HOST:
-        return max(0, facts.memory.available - host_reserve(facts))
+        return max(0, facts.memory.available - (host_reserve(facts) if kept is None else kept))
     return next((a.memory_free for a in facts.accelerators if a.pci == device), None)
 
 
@@ -60,9 +61,20 @@ class Admission:
     def __init__(self, facts: Callable[[], HostFacts], limit: int | None = None) -> None:
         self._facts = facts
         self._limit = limit
+        self.floor: Callable[[], int] = lambda: host_reserve(self._facts())
+        """Bytes of system memory that no engine may count on: `host_reserve`, or more."""
         self._promised: dict[str, Claim] = {}
         self._taken: dict[str, Claim] = {}
         self._queues: dict[str, asyncio.Lock] = {}
+
+    @property
+    def facts(self) -> HostFacts:
+        """The host as it was read last."""
+        return self._facts()
+
+    def free_for(self, plan: Plan) -> int | None:
+        """The least that any of the plan's devices has left; None when unknown."""
+        return self.free(devices_of(plan, self._facts()))
 
     def free(self, devices: Sequence[str]) -> int | None:
         """The least that any of the devices has left beside what is promised; None when unknown."""
@@ -72,7 +84,7 @@ class Admission:
         return min(known, default=None)
 
     def _free(self, device: str, facts: HostFacts) -> int | None:
-        measured = free_bytes(device, facts)
+        measured = free_bytes(device, facts, self.floor())
         promised = sum(c.size for c in self._promised.values() if device in c.devices)
         if measured is not None:
             measured -= promised
@@ -138,6 +150,8 @@ class Admission:
         if self._limit is not None:
             others = sum(c.size for c in self._taken.values() if HOST in c.devices and c.model != model)
             available = min(available, self._limit - others + host_reserve(facts))
+        more = max(0, self.floor() - host_reserve(facts))  # kept beyond what the planner leaves alone by itself
+        available -= more
         return dataclasses.replace(
             facts,
             memory=dataclasses.replace(memory, available=max(0, min(available, memory.total))),
@@ -146,8 +160,12 @@ class Admission:
                     a,
                     memory_free=None
                     if a.memory_free is None
-                    else a.memory_free
-                    + sum(c.size for c in own if a.pci in c.devices or (a.unified and HOST in c.devices)),
+                    else max(
+                        0,
+                        a.memory_free
+                        + sum(c.size for c in own if a.pci in c.devices or (a.unified and HOST in c.devices))
+                        - (more if a.unified else 0),
+                    ),
                 )
                 for a in facts.accelerators
             ),

@@ -11,6 +11,7 @@ from containers.podman import Podman
 from containers.ports import Ports
 from hosts.bootid import boot_id
 from hosts.facts import Problem
+from hosts.pressure import read_pressure
 from hosts.roots import Roots
 from orchestrator import locks
 from orchestrator.admission import Admission
@@ -19,6 +20,7 @@ from orchestrator.config import Config
 from orchestrator.context import Context
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
+from orchestrator.guard import Guard
 from orchestrator.host_watch import HostWatch
 from orchestrator.issues import Issues
 from orchestrator.loading_marks import LoadingMarks
@@ -41,6 +43,7 @@ class Parts:
     host: HostWatch
     planning: Planning
     context: Context
+    guard: Guard
     desired: Sequence[DesiredRow]
     revive: Callable[[], Awaitable[None]] | None
     closing: AsyncExitStack
@@ -101,11 +104,21 @@ async def assemble(
             refresh=host.read,
         )
         routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)
+        guard = Guard(
+            config.guard,
+            read=lambda: read_pressure(roots),
+            admission=admission,
+            runner=runner,
+            journal=journal,
+            issues=issues,
+            clock=clock,
+            timing=timing,
+        )
         context = Context(
-            paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner, marks
+            paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner, marks, guard
         )
         desired = await store.desired()
-        return Parts(config, version, boot, podman, host, planning, context, desired, revive, closing.pop_all())
+        return Parts(config, version, boot, podman, host, planning, context, guard, desired, revive, closing.pop_all())
 
 
 def _lock_gpus(host: HostWatch) -> Sequence[locks.Lock]:

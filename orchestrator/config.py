@@ -206,7 +206,7 @@ class GuardSettings(Frozen):
 
     enabled: bool = True
     reserve_bytes: int | None = Field(default=None, gt=0)
-    """Bytes that must stay available; None takes what the planner leaves alone."""
+    """Bytes that must stay available; None takes half of what the planner leaves alone."""
     pressure: float = Field(default=20.0, gt=0, le=100)
     """Percent of the last ten seconds in which all tasks waited for memory (`full avg10`): above it, engines go."""
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from orchestrator.admission import Admission
 from orchestrator.clock import Clock
+from orchestrator.config import GuardSettings
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.issues import Issues
 from orchestrator.loading_marks import LoadingMarks
 from orchestrator.paths import Paths
+from orchestrator.plan import Plan
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
 from orchestrator.runner import Runner
 from orchestrator.store import Store
 from orchestrator.timing import Timing
+
+
+class Room(Protocol):
+    """What a deployment asks of the memory guard (`orchestrator.guard`)."""
+
+    def room_for(self, plan: Plan) -> bool:
+        """Whether an engine that was stopped for memory may come back."""
+
+    def configure(self, settings: GuardSettings) -> None:
+        """Take up other settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,7 @@ class Context:
     planning: Planning
     runner: Runner
     marks: LoadingMarks
+    guard: Room
 
 
 @dataclass(frozen=True, slots=True)

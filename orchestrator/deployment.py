@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from containers.spec import LogLine
 from orchestrator.backoff import Failures
 from orchestrator.engine import Engine
+from orchestrator.errors import EngineFailed
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.governor import GovernorState
 from orchestrator.lifecycle import COMING, GONE, Situation
@@ -44,6 +45,8 @@ class Deployment:
     """A person asked to admit nothing more; the engine stays."""
     suspicion: Suspicion | None = None
     """The host went down while this was being loaded: only a person starts it again."""
+    guarded: EngineFailed | None = None
+    """Its engine was stopped to keep the host alive: it comes back when there is memory for it."""
     failures: Failures = field(default_factory=Failures)
     stuck_until: float | None = None
     """A stop or a clean-up failed: it is tried again then, and nothing else before."""

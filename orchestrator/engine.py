@@ -16,6 +16,7 @@ from pathlib import Path
 
 from containers.exit_watch import ExitWatch
 from orchestrator.careful import make_open_folder, read_small
+from orchestrator.errors import EngineFailed
 from orchestrator.lifecycle import EngineFacts, allowed
 from orchestrator.paths import Paths
 from orchestrator.plan import Plan
@@ -63,6 +64,8 @@ class Engine:
     watch: ExitWatch | None = None
     on_exit: Callable[[], None] | None = None
     admit: bool = True
+    verdict: EngineFailed | None = None
+    """Why we ended its process ourselves; None when we did not."""
 
     @property
     def name(self) -> str:

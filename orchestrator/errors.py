@@ -52,6 +52,7 @@ from containers.errors import (
 )
 
 __all__ = [
+    "MEMORY_GUARD",
     "AuthFailed",
     "AuthGated",
     "ConfigError",
@@ -180,6 +181,10 @@ class EngineFailed(OutriderError):
         super().__init__(detail, hint=hint, evidence=evidence)
         self.code = code
         self.retryable = retryable
+
+
+MEMORY_GUARD = "memory_guard"
+"""The code of an `EngineFailed` whose engine was stopped so that the host does not freeze."""
 
 
 def exit_code(error: OutriderError) -> int:

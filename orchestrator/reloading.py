@@ -56,6 +56,7 @@ class Reloading:
     async def _take_up(self, new: Config, changes: Sequence[Change]) -> None:
         self._config = new
         self._planning.configure(new)
+        self._context.guard.configure(new.guard)
         if changes:
             self._context.journal.emit(
                 "config",

@@ -96,6 +96,7 @@ class Outrider:
         )
         self._loops.forever("journal", self._c.journal.write_forever)
         self._loops.every("reconcile", timing.reconcile_period, self._reconcile)
+        self._loops.every("guard", timing.guard_period, lambda: self._p.guard.look(self._registry.all()))
         self._loops.every("telemetry", timing.telemetry_period, self._p.host.read)
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))

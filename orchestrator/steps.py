@@ -19,7 +19,7 @@ from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
-from orchestrator.errors import DatabaseFailed, OutriderError, SwitchTooCostly
+from orchestrator.errors import MEMORY_GUARD, DatabaseFailed, EngineFailed, OutriderError, SwitchTooCostly
 from orchestrator.lifecycle import COMING, Step
 from orchestrator.plan import Method, Plan
 from orchestrator.switching import Switch
@@ -148,8 +148,18 @@ class Steps:
         return engine
 
     async def _start(self, plan: Plan) -> None:
+        if self._d.guarded is not None and not self._c.guard.room_for(plan):
+            self._no_room(self._d.guarded)
+            return
         engine = await self._new_engine(plan)
         await self._bring_up(engine)
+
+    def _no_room(self, stopped: EngineFailed) -> None:
+        """Still no memory for what was stopped for want of it. That is no further failure: looking again is cheap."""
+        d = self._d
+        d.reason = Why(stopped.code, stopped.detail, stopped.hint)
+        pause = self._c.timing.reconcile_period
+        d.failures = replace(d.failures, retry_at=self._c.clock.now() + pause, delay=pause)
 
     async def _continue(self, engine: Engine) -> None:
         """Finish an engine that is on its way, or let a proven one serve."""
@@ -182,7 +192,7 @@ class Steps:
                 log.exception("start_crashed", engine=engine.name)
             d.last_log = await self._c.runner.tail(engine)
             engine.move(State.FAILED)
-            self.record_failure(error, ran_for=0.0)
+            self.record_failure(engine.verdict or error, ran_for=0.0)
             return False
         seconds = self._c.clock.now() - started
         now = self._c.clock.wall()
@@ -190,7 +200,7 @@ class Steps:
         if fresh:
             await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
             d.last_start_s = seconds
-        d.reason = None
+        d.reason, d.guarded = None, None
         self._promote(engine)
         self._emit(
             "ready",
@@ -215,6 +225,8 @@ class Steps:
     def record_failure(self, error: BaseException, *, ran_for: float) -> None:
         """Remember what went wrong and when it may be tried again."""
         d = self._d
+        if isinstance(error, EngineFailed) and error.code == MEMORY_GUARD:
+            d.guarded = error
         d.failures = backoff.failed(
             d.failures,
             now=self._c.clock.now(),
@@ -368,7 +380,7 @@ class Steps:
         d = self._d
         if engine.ready_at is not None:
             d.last_log = await self._c.runner.tail(engine)
-            error = await self._c.runner.why_it_ended(engine)
+            error = engine.verdict or await self._c.runner.why_it_ended(engine)
             self.record_failure(error, ran_for=self._c.clock.now() - engine.ready_at)
             engine.ready_at = None  # counted: a clean-up that has to be tried again is no second failure
             d.restarts += 1

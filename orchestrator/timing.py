@@ -26,6 +26,7 @@ class Timing:
     drain: float = 300.0
     stop_grace: float = 10.0
     shutdown: float = 30.0
+    guard_kill: float = 2.0  # memory is short -> the engine's process has gone; the bar of the memory guard
 
     # periods and policies: scaled
     reconcile_period: float = 5.0
@@ -34,6 +35,8 @@ class Timing:
     telemetry_period: float = 5.0
     disk_period: float = 30.0
     governor_period: float = 1.0
+    guard_period: float = 0.4
+    guard_calm: float = 5.0  # memory is short no longer when it has been enough for so long
     rate_window: float = 10.0
     backoff_first: float = 1.0
     backoff_next: float = 10.0
@@ -50,9 +53,13 @@ class Timing:
         """The same timing with periods and policies multiplied by `factor` (> 0)."""
         if factor <= 0:
             raise ValueError("a time scale must be above zero")
-        return replace(self, scale=self.scale * factor, **{name: getattr(self, name) * factor for name in _SCALED})
+        scaled = {name: getattr(self, name) * factor for name in _SCALED}
+        scaled["guard_period"] = min(scaled["guard_period"], GUARD_PERIOD_MAX)
+        return replace(self, scale=self.scale * factor, **scaled)
 
 
+GUARD_PERIOD_MAX = 0.5
+"""Seconds: two looks and a kill have to fit into `guard_kill` at any scale."""
 _SCALED = (
     "reconcile_period",
     "engine_poll",
@@ -60,6 +67,8 @@ _SCALED = (
     "telemetry_period",
     "disk_period",
     "governor_period",
+    "guard_period",
+    "guard_calm",
     "rate_window",
     "backoff_first",
     "backoff_next",

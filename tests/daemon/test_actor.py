@@ -12,7 +12,7 @@ import pytest
 
 from containers.errors import PodmanFailed, PodmanUnreachable
 from orchestrator.context import Cause
-from orchestrator.errors import DatabaseFailed, ModelFileError
+from orchestrator.errors import MEMORY_GUARD, DatabaseFailed, EngineFailed, ModelFileError
 from orchestrator.routing import Route
 from orchestrator.store import Store
 from orchestrator.views import Desired, State
@@ -208,3 +208,24 @@ async def test_a_database_that_is_only_locked_is_no_bad_one(tmp_path: Path) -> N
     other.close()
     assert refused.value.retryable
     assert path.exists()
+
+
+async def test_what_the_memory_guard_stopped_waits_for_room(world: World) -> None:
+    """Its own reason, at once and not "killed"; no further failures while there is no room; then it comes back."""
+    engine = await world.started()
+    world.room.there = False
+    verdict = EngineFailed(MEMORY_GUARD, "stopped to keep the host alive", hint="free some")
+    assert world.actor.end_engine(engine, verdict)
+    await until(lambda: world.d.serving is None and world.d.engines == [], LIMIT, "gone")
+    await until(lambda: world.d.failures.count == 1 and world.d.guarded, LIMIT, "one failure")
+    world.d.failures = replace(world.d.failures, retry_at=world.clock.now())
+    world.actor.wake()
+    await some_rounds(world)
+    assert (world.runner.ups, world.d.failures.count) == (1, 1)
+    view = world.actor.view()
+    assert view.reason is not None
+    assert (view.state, view.reason.code) == (State.FAILED, MEMORY_GUARD)
+    world.room.there = True
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.d.serving is not None, LIMIT, "an engine serves again")
+    assert world.d.guarded is None

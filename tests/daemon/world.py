@@ -179,6 +179,16 @@ class Memory:
     def adopt(self, engine: str, plan: Plan) -> None: ...
 
 
+class Room:
+    """In the memory guard's place: whether there is room again, as the test says."""
+
+    def __init__(self) -> None:
+        self.there = True
+
+    def room_for(self, plan: Plan) -> bool:
+        return self.there
+
+
 class Containers:
     """In Podman's place: what a test says there is."""
 
@@ -221,7 +231,8 @@ class World:
         world.planner, world.runner, world.memory = Planner(), Sleepers(world.clock), Memory()
         world.issues = Issues(world.journal, world.clock)
         world.marks = LoadingMarks(world.paths.loading, "b", world.clock, world.issues)
-        parts: Any = (world.gateway, world.memory, world.planner, world.runner, world.marks)
+        world.room = Room()
+        parts: Any = (world.gateway, world.memory, world.planner, world.runner, world.marks, world.room)
         world.context = Context(
             world.paths,
             world.clock,
@@ -250,6 +261,7 @@ class World:
     planner: Planner
     runner: Sleepers
     memory: Memory
+    room: Room
     context: Context
     actor: Actor
     podman: Containers
