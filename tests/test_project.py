@@ -83,7 +83,7 @@ def test_design_pages_name_every_module_and_no_other(folder: str) -> None:
     modules = {path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"}
     assert named - {path.name for path in modules} - {"__init__.py"} <= BELOW.get(folder, set())
     # folders that are named as a whole: their modules' heads say more
-    whole = {ROOT / folder / path for path in re.findall(r"`(\w+)/`", page)} | {ROOT / "api" / "gateway"}
+    whole = {ROOT / folder / path for path in re.findall(r"`([\w/]+)/`", page)} | {ROOT / "api" / "gateway"}
     assert {path.name for path in modules if path.parent not in whole} <= named
 
 

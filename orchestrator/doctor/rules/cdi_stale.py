@@ -31,7 +31,7 @@ def check(machine: Machine) -> Iterator[Fault]:
         if other:
             finding = f"{file.path} is of driver {', '.join(other)}, and {driver} runs"
         elif gone:
-            finding = f"{file.path} names {len(gone)} files that do not exist"
+            finding = f"{file.path} names files that do not exist: {', '.join(gone[:3])}"
         else:
             finding = f"{file.path}: {unnamed[0].detail}"
         evidence = {"file": file.path, "driver": driver, "drivers_named": sorted(versions), "missing": gone[:10]}

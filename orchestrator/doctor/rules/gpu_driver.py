@@ -37,7 +37,7 @@ def check(machine: Machine) -> Iterator[Fault]:
             clear = f"echo > /sys/bus/pci/devices/{gpu.address}/driver_override"
             others = bool(machine.facts.accelerators)
             yield Fault(finding, evidence, (free, clear, bind), Severity.WARNING if others else None)
-        elif gpu.vendor == NVIDIA and "library_missing" in codes:
+        elif gpu.vendor == NVIDIA and any(p.vendor == "nvidia" for p in machine.problems("library_missing")):
             finding = f"the NVIDIA GPU at {gpu.address} has no driver: libnvidia-ml.so.1 is not there"
             yield Fault(finding, evidence, (_driver(machine), "systemctl reboot"))
         elif any(p.vendor == vendor.lower() for p in machine.problems("driver_not_loaded")):

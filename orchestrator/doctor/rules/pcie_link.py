@@ -20,7 +20,7 @@ BUSY = 20
 
 def check(machine: Machine) -> Iterator[Fault]:
     for gpu in machine.facts.accelerators:
-        width, most = (gpu.details.get(key) for key in ("pcie_width", "pcie_width_max"))
+        width, most = (gpu.details.get(key) for key in ("pcie_width_now", "pcie_width"))
         busy = (gpu.utilisation or 0) >= BUSY
         if busy and isinstance(width, int) and isinstance(most, int) and 0 < width < most // 2:
             yield Fault(

@@ -13,8 +13,8 @@ CODE = "probe"
 SEVERITY = Severity.WARNING
 NEEDS = ("facts",)
 SOURCE = "`outrider probe`"
-ABSENT = frozenset({"no_device"})
-"""A vendor that has no GPU here is no fault."""
+ABSENT = frozenset({"no_device", "amd_smi_missing"})
+"""A vendor that has no GPU here is no fault, and neither is a host without ROCm: images bring theirs."""
 PROBLEMS = frozenset(
     {
         "nvml_timeout",
@@ -28,6 +28,7 @@ PROBLEMS = frozenset(
     }
 )
 COMMANDS = {
+    "carve_out_large": ("systemctl reboot --firmware-setup",),
     "kfd_missing": ("dmesg | grep -i kfd", "modprobe amdgpu"),
     "nvml_timeout": ("dmesg | grep -E 'NVRM|Xid'", "systemctl reboot"),
     "nvml_crashed": ("nvidia-smi", "dmesg | grep -E 'NVRM|Xid'"),
