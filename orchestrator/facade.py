@@ -60,7 +60,8 @@ class Facade(Protocol):
         """Make a new plan and move to it (make before break where it fits). A plan with the same digest: nothing."""
 
     async def drain(self, name: str, *, author: str) -> DeploymentView:
-        """Admit no new requests. Those in flight go on and the engine stays; `set_desired` running admits again."""
+        """Admit no new requests, over a restart of the daemon too. Those in flight go on and the engine stays;
+        `set_desired` running admits again."""
 
     async def engines(self) -> Sequence[EngineView]: ...
     async def jobs(self) -> Sequence[JobView]: ...

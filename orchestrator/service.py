@@ -77,6 +77,7 @@ class Outrider:
             actor = self._registry.own(row.deployment)
             if actor is not None:
                 actor.deployment.desired, actor.deployment.desired_by = row.desired, row.author
+                actor.deployment.drained = row.drained
 
     @property
     def config(self) -> Config:
@@ -272,6 +273,7 @@ class Outrider:
         if (d.desired, d.desired_by) != (desired, author):
             await self._c.store.set_desired(d.name, desired, author, self._c.clock.wall())
             self._say(actor, f"desired_{desired}", f"{author} wants {d.name} {desired}", author)
+        await self._admit_again(actor)
         await actor.set_desired(desired, author, force=force)
         return actor.view()
 
@@ -291,6 +293,7 @@ class Outrider:
     async def restart(self, name: str, *, author: str) -> DeploymentView:
         actor = self._meant_to_run(name)
         self._say(actor, "restart", f"{author} restarts {name}", author)
+        await self._admit_again(actor)
         await actor.restart()
         return actor.view()
 
@@ -301,9 +304,15 @@ class Outrider:
 
     async def drain(self, name: str, *, author: str) -> DeploymentView:
         actor = self._meant_to_run(name)
+        await self._c.store.set_drained(actor.deployment.name, author, self._c.clock.wall())
         self._say(actor, "drain", f"{author} drains {name}", author)
         await actor.drain()
         return actor.view()
+
+    async def _admit_again(self, actor: Actor) -> None:
+        """A drain outlives the daemon, so its end has to be noted too."""
+        if actor.deployment.drained:
+            await self._c.store.clear_drained(actor.deployment.name)
 
     def _meant_to_run(self, name: str) -> Actor:
         actor = self._registry.get(name)

@@ -31,6 +31,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS desired (
     deployment TEXT PRIMARY KEY, desired TEXT NOT NULL, author TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS drained (deployment TEXT PRIMARY KEY, author TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS generation (deployment TEXT PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS proven (engine TEXT PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
@@ -49,6 +50,8 @@ class DesiredRow:
     deployment: str
     desired: Desired
     author: str
+    drained: bool = False
+    """Whether it is to admit nothing more, until it is started again."""
 
 
 class Store:
@@ -98,8 +101,11 @@ class Store:
     # desired state
 
     async def desired(self) -> Sequence[DesiredRow]:
-        rows = await self._read("SELECT deployment, desired, author FROM desired ORDER BY deployment")
-        return [DesiredRow(r[0], Desired(r[1]), r[2]) for r in rows if r[1] in set(Desired)]
+        rows = await self._read(
+            "SELECT d.deployment, d.desired, d.author, n.deployment IS NOT NULL FROM desired d"
+            " LEFT JOIN drained n ON n.deployment = d.deployment ORDER BY d.deployment"
+        )
+        return [DesiredRow(r[0], Desired(r[1]), r[2], bool(r[3])) for r in rows if r[1] in set(Desired)]
 
     async def set_desired(self, deployment: str, desired: Desired, author: str, at: float) -> None:
         await self._write(
@@ -108,8 +114,17 @@ class Store:
             (deployment, desired.value, author, at),
         )
 
+    async def set_drained(self, deployment: str, author: str, at: float) -> None:
+        """A person wants it to admit nothing more. Cleared by `clear_drained`, and when it is forgotten."""
+        await self._write("INSERT OR REPLACE INTO drained VALUES (?, ?, ?)", (deployment, author, at))
+
+    async def clear_drained(self, deployment: str) -> None:
+        """It admits again."""
+        await self._write("DELETE FROM drained WHERE deployment = ?", (deployment,))
+
     async def forget(self, deployment: str) -> None:
         """Forget what was desired of a deployment that is no longer defined. Its generations go on counting."""
+        await self.clear_drained(deployment)
         await self._write("DELETE FROM desired WHERE deployment = ?", (deployment,))
 
     # generations

@@ -28,6 +28,25 @@ async def test_desired_state_and_author_survive_a_restart(tmp_path: Path) -> Non
     await store.close()
 
 
+async def test_a_drain_survives_a_restart_until_it_is_cleared_or_forgotten(tmp_path: Path) -> None:
+    async def drained() -> list[str]:
+        store = await Store.open(tmp_path / "a.db")
+        found = [row.deployment for row in await store.desired() if row.drained]
+        await store.close()
+        return found
+
+    store = await Store.open(tmp_path / "a.db")
+    for name in ("a", "b", "c"):
+        await store.set_desired(name, Desired.RUNNING, "ann", 1.0)
+        await store.set_drained(name, "ann", 2.0)
+    assert await drained() == ["a", "b", "c"]
+    await store.clear_drained("a")
+    await store.forget("b")
+    await store.set_desired("b", Desired.RUNNING, "ann", 3.0)
+    assert await drained() == ["c"]
+    await store.close()
+
+
 async def test_a_generation_is_never_used_twice(tmp_path: Path) -> None:
     store = await Store.open(tmp_path / "a.db")
     assert [await store.next_generation("m"), await store.next_generation("m")] == [1, 2]

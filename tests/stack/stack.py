@@ -60,12 +60,13 @@ class Stack:
         settings: str = "",
         gateway: bool = True,
         environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         """Without a Podman socket the daemon finds or starts a service of its own. `environ` is added to that of
-        daemon and gateway."""
+        daemon and gateway. `folder` is the state folder, if it is to be a certain one."""
         self._environ = dict(environ or {})
         self._podman_socket = podman_socket
-        self.folder = Path(tempfile.mkdtemp(prefix="or-stack-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="or-stack-")) if folder is None else folder
         self.paths: Paths = prepare(find(state_dir=self.folder))
         self.scale = scale
         self._with_gateway = gateway
