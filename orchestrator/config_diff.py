@@ -52,7 +52,13 @@ class Action(StrEnum):
     RESTART_DAEMON = "restart_daemon"
 
 
-_TAKEN_UP = {"engine": Action.APPLY, "guard": Action.NONE, "store": Action.NONE, "logs": Action.NONE}
+_TAKEN_UP = {
+    "engine": Action.APPLY,
+    "guard": Action.NONE,
+    "hub": Action.NONE,
+    "logs": Action.NONE,
+    "store": Action.NONE,
+}
 """What a change of a table does where it does not wait for the daemon's next start. A cap on logs holds for
 engines that are started from then on; none is started for its sake."""
 

@@ -24,6 +24,7 @@ from orchestrator.views import (
     PruneResult,
     ReloadResult,
 )
+from orchestrator.weights.request import PullPreview
 
 
 class Facade(Protocol):
@@ -38,7 +39,18 @@ class Facade(Protocol):
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
         """Start adding a model; `request` is validated here (see `orchestrator.model_store.AddModel`)."""
 
-    async def remove_model(self, name: str, *, weights: bool) -> None: ...
+    async def remove_model(self, name: str, *, weights: bool) -> None:
+        """Forget a model; with `weights`, remove what no other model uses."""
+
+    async def pull_model(self, request: Mapping[str, Any]) -> JobView:
+        """Start fetching weights; `request` is validated here (see `orchestrator.weights.request.PullRequest`)."""
+
+    async def preview_pull(self, request: Mapping[str, Any]) -> PullPreview:
+        """What that would fetch, and whether there is room for it. Writes nothing."""
+
+    async def verify_model(self, name: str) -> JobView:
+        """Start reading a model's weights again; the job's result says of each file whether it is right."""
+
     async def plan(self, model: str, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """`Planned.to_dict()` for this host as it is now."""
 

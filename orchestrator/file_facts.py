@@ -56,6 +56,8 @@ class FileFacts:
     chat_template: bool = False
     quantisation: str | None = None
     parts: int = 1
+    root: str | None = None
+    """The folder to mount, where it is not the file's own: a Hugging Face cache's repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +70,22 @@ class FileProblem:
 
 
 Files = Mapping[str, FileFacts | FileProblem]
-"""What is known of files, by the `path` or `repository` that a variant or drafter names."""
+"""What is known of files, by `location`: the path, or repository, file and revision, that a thing names."""
 
 
 def location(thing: Variant | Drafter) -> str:
     """The key of a variant's or drafter's files in `Files`."""
-    return thing.path if thing.path is not None else str(thing.repository)
+    if thing.path is not None:
+        return thing.path
+    return "".join((str(thing.repository), f"/{thing.file}" if thing.file else "", f"@{thing.revision or 'main'}"))
 
 
 def stored_at(store: str, thing: Variant | Drafter) -> str:
-    """The absolute path where a variant's or drafter's files lie, or will lie once fetched.
+    """The absolute path where a variant's or drafter's files lie, or stand for what is still to be fetched.
 
-    A `path` is absolute or below the store. A repository `owner/name[:TAG]` has the folder
-    `hub/owner/name` in the store; its GGUF file of that tag is `TAG.gguf` there.
+    A `path` is absolute or below the store. A repository `owner/name[:TAG]` that a person put there has the
+    folder `hub/owner/name` in the store, and its GGUF file of that tag is `TAG.gguf`; what was pulled lies
+    where `orchestrator.weights.shelf` says.
     """
     base = store.rstrip("/")
     if thing.path is not None:

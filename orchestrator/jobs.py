@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -27,6 +27,10 @@ class Handle:
     def progress(self, detail: str, done: int | None = None, total: int | None = None) -> None:
         """Show `detail`, and bytes done of total where bytes are what moves."""
         self._jobs.update(self.id, detail=detail, done_bytes=done, total_bytes=total)
+
+    def result(self, found: Mapping[str, object]) -> None:
+        """What came of it, for programs."""
+        self._jobs.found(self.id, found)
 
 
 class Jobs:
@@ -81,6 +85,9 @@ class Jobs:
         self._views[job_id] = replace(
             self._views[job_id], detail=detail, done_bytes=done_bytes, total_bytes=total_bytes
         )
+
+    def found(self, job_id: str, result: Mapping[str, object]) -> None:
+        self._views[job_id] = replace(self._views[job_id], result=result)
 
     async def _run(self, job_id: str, work: Callable[[Handle], Awaitable[str]]) -> None:
         try:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import gguf_file
 from orchestrator.errors import ModelFileError
 from orchestrator.file_facts import FileFacts, FileProblem, location, stored_at
 from orchestrator.models import Drafter, Format, ModelEntry, Variant
+from orchestrator.weights import shelf
+from orchestrator.weights.choosing import source_of
 
 MOST_REMEMBERED = 1024
 
@@ -34,6 +37,10 @@ class FileReader:
         return found
 
     def _look(self, thing: Variant | Drafter, store: Path) -> FileFacts | FileProblem | None:
+        source = source_of(thing)
+        held = None if source is None else shelf.find(store, source)
+        if held is not None:
+            return self._pulled(thing, held)
         path = stored_at(str(store), thing)
         try:
             info = os.stat(path)
@@ -43,6 +50,30 @@ class FileReader:
             info = None
         if thing.format is Format.SAFETENSORS:
             return _folder(thing, path) if info is not None else FileProblem(path, f"{path} does not exist")
+        return self._gguf(path, info)
+
+    def _pulled(self, thing: Variant | Drafter, held: shelf.Held) -> FileFacts | FileProblem:
+        """Weights that were pulled: the parts of a split GGUF count together."""
+        root = None if held.selection.outside is None else str(held.root)
+        if thing.format is Format.SAFETENSORS:
+            found = _folder(thing, str(held.folder))
+            return found if isinstance(found, FileProblem) else replace(found, path=str(held.folder), root=root)
+        parts = []
+        for file in held.files:
+            part = self._gguf(str(file), file.stat())
+            if isinstance(part, FileProblem):
+                hint = f"`outrider model verify` reads all of it again; {part.hint or 'pull it again'}"
+                return replace(part, hint=hint)
+            parts.append(part)
+        return replace(
+            parts[0],
+            path=str(held.files[0]),
+            size=sum(part.size for part in parts),
+            tensor_bytes=sum(part.tensor_bytes for part in parts),
+            root=root,
+        )
+
+    def _gguf(self, path: str, info: os.stat_result | None) -> FileFacts | FileProblem:
         key = (path, 0, 0, 0) if info is None else (path, info.st_size, info.st_ino, info.st_mtime_ns)
         known = self._seen.get(key) if info is not None else None
         if known is None:

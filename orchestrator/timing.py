@@ -21,6 +21,7 @@ class Timing:
     engine_call: float = 10.0
     gateway_call: float = 10.0
     probe_call: float = 10.0
+    hub_call: float = 20.0  # the head of a hub's answer; its bytes have no deadline but `hub_stall`
     load: float = 900.0  # 8.5-9 min were seen for 27B AWQ on gfx1151 with warm caches
     proof_call: float = 120.0
     drain: float = 300.0
@@ -48,6 +49,10 @@ class Timing:
     held_backoff: float = 15.0  # requests wait over a back-off that is no longer than this
     hold: float = 600.0
     held_stream_comment: float = 10.0
+    hub_stall: float = 60.0
+    hub_retry: float = 1.0
+    hub_retry_max: float = 30.0
+    pull_report: float = 1.0  # people are promised a sign at least every 2 s
 
     def scaled(self, factor: float) -> Timing:
         """The same timing with periods and policies multiplied by `factor` (> 0)."""
@@ -79,4 +84,8 @@ _SCALED = (
     "link_retry_max",
     "held_backoff",
     "held_stream_comment",
+    "hub_stall",
+    "hub_retry",
+    "hub_retry_max",
+    "pull_report",
 )

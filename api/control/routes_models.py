@@ -12,6 +12,7 @@ from api.control.documents import PlanBody, PlannedDocument
 from api.control.problems import documented, json_bytes
 from orchestrator.model_store import AddModel
 from orchestrator.views import JobView, ModelView
+from orchestrator.weights.request import PullPreview, PullRequest
 
 router = APIRouter(prefix="/api/v1", tags=["models"])
 
@@ -58,6 +59,51 @@ async def remove_model(
 ) -> None:
     """Forget a model that this API added. Refused while it is deployed, and for models that a file defines."""
     await daemon.remove_model(name, weights=weights)
+
+
+@router.post(
+    "/models/{name}/verify",
+    operation_id="verifyModel",
+    summary="Read a model's weights again",
+    status_code=202,
+    responses=documented(400, 401, 404, 409, 415),
+)
+async def verify_model(daemon: Daemon, name: ModelName, response: Response) -> JobView:
+    """Hash every file that is here and compare. The answer is a job whose `result` is `{ok, files: [...]}`."""
+    job = await daemon.verify_model(name)
+    response.headers["location"] = f"/api/v1/jobs/{job.id}"
+    return job
+
+
+@router.post(
+    "/pulls",
+    operation_id="pullModel",
+    summary="Fetch weights from the hub",
+    status_code=202,
+    responses=documented(400, 401, 404, 409, 413, 415, 507),
+)
+async def pull(
+    daemon: Daemon,
+    response: Response,
+    request: Annotated[PullRequest, Body(openapi_examples={"known": {"value": {"model": "qwen3.8-27b"}}})],
+) -> JobView:
+    """Fetch a known model's weights, or a repository's as a new model.
+
+    The answer is a job; its address is in `Location`. A pull that was cut off is gone on with by the next one."""
+    job = await daemon.pull_model(request.model_dump(mode="json", exclude_unset=True))
+    response.headers["location"] = f"/api/v1/jobs/{job.id}"
+    return job
+
+
+@router.post(
+    "/pulls/preview",
+    operation_id="previewPull",
+    summary="What a pull would fetch",
+    responses=documented(400, 401, 403, 404, 409, 413, 415, 502, 503),
+)
+async def preview(daemon: Daemon, request: PullRequest) -> PullPreview:
+    """The files, their bytes, what of them is here, and whether there is room. Asks the hub; writes nothing."""
+    return await daemon.preview_pull(request.model_dump(mode="json", exclude_unset=True))
 
 
 @router.post(

@@ -101,6 +101,8 @@ def _mounted(store: str, thing: Variant | Drafter, candidate: Candidate, role: s
     file = candidate.target if role == "target" else candidate.drafter_file
     source = stored_at(store, thing) if file is None else file.path
     inside = f"{MODEL_FOLDER}/{role}"
+    if file is not None and file.root is not None and source.startswith(f"{file.root}/"):
+        return _Mounted(PlanMount(file.root, inside), f"{inside}/{source.removeprefix(file.root + '/')}")
     if thing.format is not Format.GGUF:
         return _Mounted(PlanMount(source, inside), inside)
     folder, _, name = source.rpartition("/")
@@ -181,15 +183,21 @@ def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     if candidate.device is None:
         reasons.append(Reason("cpu_only", _cpu_text(site)))
     if candidate.target is None:
-        place = stored_at(site.store, candidate.variant)
-        reasons.append(Reason("weights_missing", f"the weights are not on this host: they belong at {place}"))
+        size = _gigabytes(candidate.variant.weight_bytes)
+        text = f"the weights{size} are not on this host: `outrider model pull {site.entry.name}` fetches them"
+        reasons.append(Reason("weights_missing", text))
     if candidate.drafter is not None and candidate.drafter_file is None:
-        place = stored_at(site.store, candidate.drafter)
-        reasons.append(Reason("drafter_missing", f"the drafter is not on this host: it belongs at {place}"))
+        name, size = candidate.drafter.name, _gigabytes(candidate.drafter.weight_bytes)
+        text = f"its drafter {name}{size} is not on this host: `outrider model pull {site.entry.name}` fetches it"
+        reasons.append(Reason("drafter_missing", text))
     if not _IMAGE_ID.match(candidate.image.reference):
         text = f"{candidate.image.reference} is resolved to an image id before the start, which fixes the digest"
         reasons.append(Reason("image_unresolved", text))
     return tuple(reasons)
+
+
+def _gigabytes(size: int | None) -> str:
+    return "" if size is None else f" ({size / 1e9:.1f} GB)"
 
 
 def _cpu_text(site: Site) -> str:

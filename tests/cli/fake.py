@@ -225,6 +225,25 @@ def view(state: str = "ready", name: str = "smollm2", **changes: Any) -> dict[st
     return {**base, **changes}
 
 
+def weights(state: str = "here", **changes: Any) -> dict[str, Any]:
+    """A variant's weights as the API shows them."""
+    return {
+        "name": "q4-1",
+        "kind": "variant",
+        "format": "gguf",
+        "state": state,
+        "repository": "org/smollm2-gguf:Q4_1",
+        "revision": "f" * 40,
+        "path": "/var/lib/outrider/models/hub/x.gguf" if state == "here" else None,
+        "bytes": 98 * 10**6,
+        "origin": "hub",
+        "checked_at": 1700000000.0,
+        "checked_ok": True,
+        "problem": None,
+        **changes,
+    }
+
+
 def model(name: str = "smollm2", **changes: Any) -> dict[str, Any]:
     """A model as the API shows it."""
     return {
@@ -236,6 +255,7 @@ def model(name: str = "smollm2", **changes: Any) -> dict[str, Any]:
         "weight_bytes": 98 * 2**20,
         "files_ok": True,
         "problem": None,
+        "weights": [weights()],
         **changes,
     }
 
@@ -252,6 +272,7 @@ def job(state: str = "running", **changes: Any) -> dict[str, Any]:
         "done_bytes": 49 * 2**20,
         "total_bytes": 98 * 2**20,
         "error": None,
+        "result": None,
         **changes,
     }
 

@@ -99,11 +99,10 @@ def test_status(call: Call, daemon: fake.Script) -> None:
 
 def test_models(call: Call, daemon: fake.Script) -> None:
     daemon.on("GET", "/models", [fake.model(), fake.model("gone", files_ok=False, problem="no file")])
-    for words in (("models",), ("model", "ls")):
-        said = call(*words)
-        assert "98 MiB" in said.out
-        assert "no file" in said.out
-        assert call(*words, "--json").document[1]["name"] == "gone"
+    said = call("models")
+    assert "98 MiB" in said.out
+    assert "no file" in said.out
+    assert call("models", "--json").document[1]["name"] == "gone"
 
 
 def test_events_come_page_by_page(call: Call, daemon: fake.Script, monkeypatch: pytest.MonkeyPatch) -> None:

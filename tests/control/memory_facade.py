@@ -35,6 +35,7 @@ from orchestrator.views import (
     State,
     Why,
 )
+from orchestrator.weights.request import PullPreview, PullRequest
 
 HOST = "testhost"
 BOOT = "6f0c3f9e-0000-4000-8000-000000000001"
@@ -121,7 +122,22 @@ class MemoryFacade:
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
         self.fail("add_model")
         AddModel.read(request)
-        job = JobView(f"job-{len(self._jobs) + 1}", "add_model", str(request["name"]), JobState.RUNNING, "", 1.0, 0, 9)
+        return self._job("add_model", str(request["name"]))
+
+    async def pull_model(self, request: Mapping[str, Any]) -> JobView:
+        self.fail("pull_model")
+        return self._job("model_pull", PullRequest.read(request).subject)
+
+    async def preview_pull(self, request: Mapping[str, Any]) -> PullPreview:
+        self.fail("preview_pull")
+        return PullPreview(PullRequest.read(request).subject, (), 9, 4, 5, None, True)
+
+    async def verify_model(self, name: str) -> JobView:
+        self.fail("verify_model")
+        return self._job("model_verify", self._name(name))
+
+    def _job(self, kind: str, subject: str) -> JobView:
+        job = JobView(f"job-{len(self._jobs) + 1}", kind, subject, JobState.RUNNING, "", 1.0, 0, 9)
         self._jobs[job.id] = job
         return job
 

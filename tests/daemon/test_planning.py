@@ -56,8 +56,8 @@ async def test_a_plan_without_its_weights_is_not_for_launching(planning: tuple[P
     here, _ = planning
     with pytest.raises(WeightsMissing) as raised:
         await here.plan(here.find(MODEL))
-    assert raised.value.detail.startswith("the weights are not on this host: they belong at /")
-    assert "outrider model add NAME --path FILE.gguf" in (raised.value.hint or "")
+    assert "not on this host: `outrider model pull ling-3.0-flash` fetches" in raised.value.detail
+    assert "outrider start ling-3.0-flash --pull" in (raised.value.hint or "")
 
 
 async def test_an_alias_is_a_name_and_a_typo_is_not(planning: tuple[Planning, Dated]) -> None:

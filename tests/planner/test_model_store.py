@@ -18,6 +18,8 @@ from orchestrator.errors import Conflict, ModelFileError, NotFound, Refused, Tim
 from orchestrator.model_store import AddModel
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Method
+from orchestrator.weights import verifying
+from orchestrator.weights.request import CheckedFile
 from tests.planner import gguf_files
 
 
@@ -33,6 +35,10 @@ class Place:
 
     def target(self, name: str = "m.gguf", **kind: Any) -> str:
         return str(gguf_files.target(self.user / name, **kind))
+
+    def verify(self, name: str = "tiny") -> list[CheckedFile]:
+        (model,) = tomllib.loads((self.models_d / f"{name}.toml").read_text())["model"]
+        return verifying.verify(ModelEntry.model_validate(model), self.store, 1.0, lambda count: None)
 
     def leftovers(self) -> list[str]:
         return sorted(p.name for p in self.store.rglob("*") if ".partial" in p.name or p.name.startswith(".incoming"))
@@ -70,7 +76,7 @@ async def test_add_copies_digests_and_defines(place: Place) -> None:
     assert entry.drafters[0].method is Method.DFLASH
     assert entry.speculation.drop_above == 3.5
     assert not place.leftovers()
-    assert all(v.ok for v in await model_store.verify("tiny", place.store))
+    assert all(v.ok for v in place.verify())
 
 
 async def test_add_again_rewrites_the_definition_only(place: Place) -> None:
@@ -183,7 +189,7 @@ async def test_cancelling_the_task_waits_for_the_thread(place: Place, monkeypatc
     with pytest.raises(asyncio.CancelledError):
         await task
     await place.add(name="tiny", path=source)
-    assert all(v.ok for v in await model_store.verify("tiny", place.store))
+    assert all(v.ok for v in place.verify())
 
 
 async def test_a_source_that_changes_meanwhile_is_noticed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,11 +278,12 @@ async def test_verify_sees_damage(place: Place) -> None:
         file.seek(-1, os.SEEK_END)
         file.write(b"\xff")
     gguf_file.read(copy)  # the header cannot tell
-    (seen,) = await model_store.verify("tiny", place.store)
-    assert not seen.ok
+    (seen,) = place.verify()
+    assert seen.ok is False
     assert "differs" in seen.detail
-    with pytest.raises(NotFound):
-        await model_store.verify("none", place.store)
+    copy.unlink()
+    (seen,) = place.verify()
+    assert (seen.ok, seen.detail) == (False, "is missing")
 
 
 @pytest.mark.parametrize(

