@@ -13,7 +13,7 @@ from hosts.bootid import boot_id
 from hosts.facts import Problem
 from hosts.pressure import read_pressure
 from hosts.roots import Roots
-from orchestrator import locks
+from orchestrator import image_pulls, locks
 from orchestrator.admission import Admission
 from orchestrator.clock import Clock
 from orchestrator.config import Config
@@ -22,7 +22,12 @@ from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.guard import Guard
 from orchestrator.host_watch import HostWatch
+from orchestrator.housekeeping import may_pull
+from orchestrator.image_pulls import ImagePulls
+from orchestrator.image_sources import ImageSources
+from orchestrator.images import Images
 from orchestrator.issues import Issues
+from orchestrator.jobs import Jobs
 from orchestrator.loading_marks import LoadingMarks
 from orchestrator.paths import Paths
 from orchestrator.planning import Planning
@@ -44,6 +49,7 @@ class Parts:
     planning: Planning
     context: Context
     guard: Guard
+    jobs: Jobs
     desired: Sequence[DesiredRow]
     revive: Callable[[], Awaitable[None]] | None
     closing: AsyncExitStack
@@ -88,7 +94,31 @@ async def assemble(
         revision = await store.revision(int(clock.wall() * 1000))
         gateway = GatewayLink(paths.gateway_socket, clock, timing)
         admission = Admission(host.facts, config.host.engine_memory)
-        planning = Planning(paths, config, admission, podman, clock)
+        jobs = Jobs(clock)
+        # the settings are those of the planning, which a reload changes
+        sources = ImageSources(lambda: planning.image_settings)
+        pulls = ImagePulls(
+            podman=podman,
+            sources=sources,
+            jobs=jobs,
+            journal=journal,
+            clock=clock,
+            timing=timing,
+            low_water=lambda: planning.low_water,
+            may_pull=lambda: may_pull(issues, image_pulls.KIND),
+            known_bytes=lambda reference: images.known_bytes(reference),  # noqa: PLW0108 - made below
+        )
+        images = Images(
+            podman=podman,
+            store=store,
+            journal=journal,
+            clock=clock,
+            sources=sources,
+            pulls=pulls,
+            pulls_at_start=lambda: planning.image_settings.pull == "missing",
+        )
+        await images.read()
+        planning = Planning(paths, config, admission, podman, clock, images=images)
         runner = Runner(
             podman=podman,
             paths=paths,
@@ -115,10 +145,25 @@ async def assemble(
             timing=timing,
         )
         context = Context(
-            paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner, marks, guard
+            paths,
+            clock,
+            timing,
+            store,
+            journal,
+            issues,
+            routing,
+            gateway,
+            admission,
+            planning,
+            runner,
+            marks,
+            guard,
+            images,
         )
         desired = await store.desired()
-        return Parts(config, version, boot, podman, host, planning, context, guard, desired, revive, closing.pop_all())
+        return Parts(
+            config, version, boot, podman, host, planning, context, guard, jobs, desired, revive, closing.pop_all()
+        )
 
 
 def _lock_gpus(host: HostWatch) -> Sequence[locks.Lock]:

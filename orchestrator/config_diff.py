@@ -56,6 +56,7 @@ _TAKEN_UP = {
     "engine": Action.APPLY,
     "guard": Action.NONE,
     "hub": Action.NONE,
+    "images": Action.NONE,
     "logs": Action.NONE,
     "store": Action.NONE,
 }

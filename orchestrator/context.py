@@ -11,6 +11,7 @@ from orchestrator.clock import Clock
 from orchestrator.config import GuardSettings
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
+from orchestrator.images import Images
 from orchestrator.issues import Issues
 from orchestrator.loading_marks import LoadingMarks
 from orchestrator.paths import Paths
@@ -49,6 +50,7 @@ class Context:
     runner: Runner
     marks: LoadingMarks
     guard: Room
+    images: Images
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,27 @@ from orchestrator.routing import Route, RouteEngine
 from orchestrator.views import DeploymentView, Desired, Progress, State, Why
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes here of bytes in all (None: nobody knows), since when (monotonic seconds)."""
+
+    done: int
+    total: int | None
+    since: float
+
+    @property
+    def fraction(self) -> float | None:
+        """0..1; None while the size is not known."""
+        return None if not self.total else min(1.0, self.done / self.total)
+
+    def left(self, now: float) -> float | None:
+        """Seconds that are left at the speed so far; None while there is none."""
+        took = now - self.since
+        if not self.total or self.done <= 0 or took <= 0:
+            return None
+        return max(0.0, (self.total - self.done) * took / self.done)
+
+
 @dataclass(slots=True)
 class Deployment:
     """Times are monotonic seconds."""
@@ -54,6 +75,8 @@ class Deployment:
     reason: Why | None = None
     phase: tuple[State, str, float] | None = None
     """What the work in hand is doing, and since when."""
+    transfer: Transfer | None = None
+    """Bytes of an image on their way, while the work in hand waits for them."""
     busy: bool = False
     restarts: int = 0
     governor: GovernorState = field(default_factory=GovernorState)
@@ -111,6 +134,13 @@ class Deployment:
     @property
     def should_run(self) -> bool:
         return self.desired is Desired.RUNNING and not self.halted
+
+    def images(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether it runs or is to run, and the images of its engines and of the plan it would start from."""
+        live = self.live()
+        wanted = () if self.wanted is None else (self.wanted.image,)
+        named = () if self.entry.image is None else (self.entry.image,)
+        return bool(live) or self.desired is Desired.RUNNING, (*(e.plan.image for e in live), *wanted, *named)
 
     # how it looks
 
@@ -208,6 +238,15 @@ class Deployment:
             return None
         state, detail, since = self.phase
         elapsed = max(0.0, now - since)
+        if self.transfer is not None:
+            fraction, left = self.transfer.fraction, self.transfer.left(now)
+            return Progress(
+                state,
+                detail,
+                round(elapsed, 1),
+                fraction=None if fraction is None else round(fraction, 3),
+                eta_s=None if left is None else round(left, 1),
+            )
         if self.last_start_s is None:
             return Progress(state, detail, round(elapsed, 1))
         return Progress(

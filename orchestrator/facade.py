@@ -18,9 +18,11 @@ from orchestrator.views import (
     EngineView,
     Event,
     Health,
+    ImageView,
     Issue,
     JobView,
     ModelView,
+    PinView,
     PruneResult,
     ReloadResult,
 )
@@ -34,6 +36,21 @@ class Facade(Protocol):
     async def host(self) -> HostFacts: ...
     async def issues(self) -> Sequence[Issue]:
         """What a person should look at now, oldest first."""
+
+    async def images(self) -> Sequence[ImageView]:
+        """Images that are here for engines, and those of the catalogue that are not."""
+
+    async def pull_image(self, reference: str, *, author: str) -> JobView:
+        """Begin a pull, or join the one of this image that is under way; a name of the catalogue will do."""
+
+    async def pin_image(self, reference: str, digest: str | None, *, author: str) -> PinView:
+        """Say which digest a name means here; None takes what the registry says now."""
+
+    async def unpin_image(self, reference: str, *, author: str) -> None:
+        """Raises NotFound where there is no pin."""
+
+    async def remove_image(self, reference: str, *, force: bool, author: str) -> ImageView:
+        """What was removed. Raises NotFound; Refused while it is used or, without `force`, pinned."""
 
     async def models(self) -> Sequence[ModelView]: ...
     async def add_model(self, request: Mapping[str, Any]) -> JobView:

@@ -7,11 +7,12 @@ disk (read once until they change), images from Podman.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
 from containers.errors import ImageMissing
 from containers.podman import Podman
+from containers.spec import ImageInfo
 from orchestrator import catalogue as catalogues
 from orchestrator import planner
 from orchestrator.admission import Admission
@@ -20,6 +21,7 @@ from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.errors import DoesNotFit, ModelFileError, OutriderError, Refused
 from orchestrator.file_facts import FileProblem, Files, location
+from orchestrator.images import Images
 from orchestrator.model_files import FileReader
 from orchestrator.models import ModelEntry
 from orchestrator.paths import Paths
@@ -29,6 +31,8 @@ from orchestrator.weights.choosing import things
 from orchestrator.weights.existing import cache_folder
 from orchestrator.weights.shown import shown
 
+Fetch = Callable[[str], Awaitable[ImageInfo | None]]
+"""Brings an image by its reference; None where no registry has it."""
 SHOWN_REJECTIONS = 3
 MISSING = frozenset({"weights_missing", "drafter_missing"})
 """Reasons with which the planner says that a plan's files are not on this host yet."""
@@ -43,8 +47,19 @@ class WeightsMissing(Refused):
 class Planning:
     """Plans for one host."""
 
-    def __init__(self, paths: Paths, config: Config, admission: Admission, podman: Podman, clock: Clock) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        config: Config,
+        admission: Admission,
+        podman: Podman,
+        clock: Clock,
+        *,
+        images: Images | None = None,
+    ) -> None:
+        """Without `images` no image is pinned."""
         self._paths = paths
+        self._images = images
         self._clock = clock
         self._podman = podman
         self._reader = FileReader()
@@ -59,6 +74,10 @@ class Planning:
         """What the log of an engine that is started from now on may have. No part of a plan: it launches nothing."""
         self._cache = str(cache_folder(config.hub.cache))
         self._catalogue: Catalogue = self._shipped.overlay(config.models, config.origins)
+        if self._images is not None:
+            self._images.configure(self._catalogue)
+        self.image_settings = config.images
+        self.low_water = config.store.low_water
         self._defaults = planner.Preferences.of_host(config.defaults)
 
     @property
@@ -89,7 +108,7 @@ class Planning:
         return self._planned(entry, await self._files(entry), what_if)
 
     def _planned(self, entry: ModelEntry, files: Files, what_if: Mapping[str, Any] | None) -> Planned:
-        return planner.plan(
+        found = planner.plan(
             entry,
             self._admission.facts_for(entry.name),
             self._catalogue,
@@ -99,6 +118,7 @@ class Planning:
             store=str(self._paths.store),
             today=self._clock.today(),
         )
+        return self._named(found)
 
     async def wished(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
         """The planner's answer as if nothing that can be fetched were here: what is worth fetching."""
@@ -106,8 +126,10 @@ class Planning:
         files = {place: facts for place, facts in (await self._files(entry)).items() if place in named}
         return self._planned(entry, files, what_if)
 
-    async def plan(self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None) -> Plan:
-        """The plan to launch, its image pinned to an id.
+    async def plan(
+        self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None, fetch: Fetch | None = None
+    ) -> Plan:
+        """The plan to launch, its image pinned to an id; `fetch` brings an image that is not here.
 
         With `speculate` False the same without its speculation: that of `running`, or of what would be
         planned now. Raises `DoesNotFit`, `Refused` (with
@@ -116,14 +138,16 @@ class Planning:
         files = await self._files(entry)
         found = await self.planned(entry) if speculate or running is None else Planned(running)
         if not speculate and found.plan is not None and found.plan.method is not Method.NONE:
-            found = planner.without_speculation(
-                found.plan,
-                entry,
-                self._admission.facts_for(entry.name),
-                self._catalogue,
-                files,
-                defaults=self._defaults,
-                store=str(self._paths.store),
+            found = self._named(
+                planner.without_speculation(
+                    found.plan,
+                    entry,
+                    self._admission.facts_for(entry.name),
+                    self._catalogue,
+                    files,
+                    defaults=self._defaults,
+                    store=str(self._paths.store),
+                )
             )
         if found.plan is None:
             raise no_plan(entry, found, files)
@@ -134,19 +158,25 @@ class Planning:
                 hint=f"`outrider start {entry.name} --pull` fetches what is missing, then starts",
                 evidence={"model": entry.name},
             )
-        return await self._pinned(found.plan)
+        return await self._pinned(found.plan, fetch)
+
+    def _named(self, found: Planned) -> Planned:
+        return found if self._images is None else self._images.named(found)
 
     async def _files(self, entry: ModelEntry) -> Files:
         return await asyncio.to_thread(self._reader.inspect, entry, self._paths.store)
 
-    async def _pinned(self, plan: Plan) -> Plan:
+    async def _pinned(self, plan: Plan, fetch: Fetch | None) -> Plan:
         image = await self._podman.image(plan.image)
+        if image is None and fetch is not None:
+            image = await fetch(plan.image)
         if image is None:
-            get = (
-                "`outrider image build cpu` builds the embedded engine"
-                if plan.image.startswith(EMBEDDED_IMAGE)
-                else f"`podman pull {plan.image}` fetches it"
-            )
+            if plan.image.startswith(EMBEDDED_IMAGE):
+                get = "`outrider image build cpu` builds the embedded engine"
+            elif plan.image.startswith("localhost/"):
+                get = f"it is one of this machine's own: `podman build -t {plan.image} FOLDER` makes it"
+            else:
+                get = f"`outrider image pull {plan.image}` fetches it"
             raise ImageMissing(
                 f"image {plan.image} is not in local storage",
                 hint=f"{get}; then `outrider start {plan.model}`",

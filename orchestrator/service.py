@@ -25,7 +25,7 @@ from orchestrator.context import Cause
 from orchestrator.errors import OutriderError, Refused, UsageError
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, Wish, may_pull
-from orchestrator.jobs import Handle, Jobs
+from orchestrator.jobs import Handle
 from orchestrator.model_store import AddModel, add
 from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
@@ -36,9 +36,11 @@ from orchestrator.views import (
     EngineView,
     Event,
     Health,
+    ImageView,
     Issue,
     JobView,
     ModelView,
+    PinView,
     PruneResult,
     ReloadResult,
     Why,
@@ -59,7 +61,7 @@ class Outrider:
         self._reloading = Reloading(parts.config, self._c, parts.planning, self._registry)
         self._adopter = Adopter(self._c, parts.podman)
         self._loops = Loops(self._c.clock)
-        self._jobs = Jobs(self._c.clock)
+        self._jobs = parts.jobs
         self._housekeeping = Housekeeping(
             self._c,
             parts.podman,
@@ -84,6 +86,7 @@ class Outrider:
         """Set when somebody asked the daemon to end."""
         for entry in parts.config.models:
             self._registry.define(entry)
+        self._c.images.attend(self._image_users)
         for row in parts.desired:
             actor = self._registry.own(row.deployment)
             if actor is not None:
@@ -175,6 +178,7 @@ class Outrider:
         self._c.routing.open()
 
     async def _sweep(self) -> object:
+        await self._c.images.pulls.sweep()
         return await self._adopter.sweep(self._registry.all())
 
     async def _see_drift(self) -> None:
@@ -237,6 +241,28 @@ class Outrider:
 
     async def plan(self, model: str, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         return (await self._p.planning.planned(self._p.planning.find(model), what_if=what_if)).to_dict()
+
+    # images
+
+    def _image_users(self) -> Mapping[str, tuple[bool, Sequence[str]]]:
+        return {a.deployment.name: a.deployment.images() for a in self._registry.all()}
+
+    async def images(self) -> Sequence[ImageView]:
+        return await self._c.images.list()
+
+    async def pull_image(self, reference: str, *, author: str) -> JobView:
+        return self._c.images.pull(reference, author=author)
+
+    async def pin_image(self, reference: str, digest: str | None, *, author: str) -> PinView:
+        return await self._c.images.pin(reference, digest, author=author)
+
+    async def unpin_image(self, reference: str, *, author: str) -> None:
+        await self._c.images.unpin(reference, author=author)
+
+    async def remove_image(self, reference: str, *, force: bool, author: str) -> ImageView:
+        return await self._c.images.remove(reference, force=force, author=author)
+
+    # models
 
     async def add_model(self, request: Mapping[str, Any]) -> JobView:
         asked = AddModel.read(request)

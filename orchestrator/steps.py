@@ -13,11 +13,14 @@ from dataclasses import replace
 
 import structlog
 
+from containers.errors import ImageMissing
+from containers.pulling import PullProgress
+from containers.spec import ImageInfo
 from orchestrator import backoff, switching
 from orchestrator.admission import devices_of
 from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
-from orchestrator.deployment import Deployment
+from orchestrator.deployment import Deployment, Transfer
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
 from orchestrator.errors import MEMORY_GUARD, DatabaseFailed, EngineFailed, OutriderError, SwitchTooCostly
 from orchestrator.lifecycle import COMING, Step
@@ -25,6 +28,7 @@ from orchestrator.plan import Method, Plan
 from orchestrator.switching import Switch
 from orchestrator.views import Desired, State, Why
 
+MB = 1_000_000
 log = structlog.get_logger("steps")
 
 
@@ -93,7 +97,8 @@ class Steps:
         try:
             # the governor takes speculation off what runs; anybody else asks for what is best now
             running = d.wanted if cause.automatic else None
-            plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=running)
+            fetch = self._fetch if self._c.images.pulls_at_start else None
+            plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=running, fetch=fetch)
         except OutriderError as error:
             if d.serving_engine is None:
                 self.record_failure(error, ran_for=0.0)
@@ -127,6 +132,25 @@ class Steps:
                 **cause.evidence,
             },
         )
+
+    async def _fetch(self, image: str) -> ImageInfo | None:
+        """Bring an image that the plan needs, showing its bytes."""
+        d, started = self._d, self._c.clock.now()
+        d.phase = (State.PULLING, f"pulling {image}", started)
+        self._publish()
+
+        def watch(progress: PullProgress) -> None:
+            total = progress.total
+            unpacking = total is not None and progress.done >= total
+            size = f"{progress.done / MB:.0f} of {total / MB:.0f} MB" if total else f"{progress.done / MB:.0f} MB"
+            d.phase = (State.PULLING, f"{'unpacking' if unpacking else 'pulling'} {image}, {size}", started)
+            d.transfer = Transfer(progress.done, total, started)
+
+        try:
+            return await self._c.images.fetch(image, by=d.name, watch=watch)
+        finally:
+            d.transfer = None
+            d.phase = (State.CREATING, "planning", started)
 
     # up
 
@@ -192,6 +216,9 @@ class Steps:
                 log.exception("start_crashed", engine=engine.name)
             d.last_log = await self._c.runner.tail(engine)
             engine.move(State.FAILED)
+            if isinstance(error, ImageMissing):
+                # it went after the plan was made: planned anew, which brings it
+                d.wanted, error.retryable = None, self._c.images.pulls_at_start
             self.record_failure(engine.verdict or error, ran_for=0.0)
             return False
         seconds = self._c.clock.now() - started

@@ -37,6 +37,8 @@ CREATE TABLE IF NOT EXISTS proven (engine TEXT PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
     plan TEXT NOT NULL, deployment TEXT NOT NULL, seconds REAL NOT NULL, at REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS starts_by_deployment ON starts (deployment, at);
+CREATE TABLE IF NOT EXISTS pins (
+    reference TEXT PRIMARY KEY, digest TEXT NOT NULL, author TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (
     sequence INTEGER PRIMARY KEY, at REAL NOT NULL, host TEXT NOT NULL, boot_id TEXT NOT NULL, kind TEXT NOT NULL,
     code TEXT NOT NULL, text TEXT NOT NULL, deployment TEXT, evidence TEXT NOT NULL);
@@ -52,6 +54,16 @@ class DesiredRow:
     author: str
     drained: bool = False
     """Whether it is to admit nothing more, until it is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinRow:
+    """The digest that an image's name is to mean here, who said so and when (Unix seconds)."""
+
+    reference: str
+    digest: str
+    author: str
+    at: float
 
 
 class Store:
@@ -163,6 +175,24 @@ class Store:
             if rows:
                 return float(max(rows))
         return None
+
+    # images
+
+    async def pins(self) -> Sequence[PinRow]:
+        """All pinned images, by name."""
+        return [
+            PinRow(*r) for r in await self._read("SELECT reference, digest, author, at FROM pins ORDER BY reference")
+        ]
+
+    async def pin(self, pin: PinRow) -> None:
+        """Pin an image's name; a pin that it had is replaced."""
+        await self._write(
+            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?)", (pin.reference, pin.digest, pin.author, pin.at)
+        )
+
+    async def unpin(self, reference: str) -> bool:
+        """Forget a pin; False when there was none."""
+        return await self._write("DELETE FROM pins WHERE reference = ?", (reference,)) > 0
 
     # the routing table's revision
 

@@ -43,6 +43,7 @@ class Timing:
     backoff_next: float = 10.0
     backoff_max: float = 300.0
     backoff_reset: float = 600.0
+    pull_again: float = 2.0  # doubled at each further try of one pull
     report_period: float = 0.5
     link_retry: float = 0.5
     link_retry_max: float = 5.0
@@ -79,6 +80,7 @@ _SCALED = (
     "backoff_next",
     "backoff_max",
     "backoff_reset",
+    "pull_again",
     "report_period",
     "link_retry",
     "link_retry_max",

@@ -132,6 +132,49 @@ class ModelView:
     weights: tuple[WeightsView, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PinView:
+    """Which digest an image's name means on this host, who said so and when (Unix seconds)."""
+
+    reference: str
+    digest: str
+    author: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ImageNeedsView:
+    """What an image needs of a host (see `orchestrator.catalogue.types.ImageEntry`); None is not known."""
+
+    vendor: str | None
+    arch: tuple[str, ...]
+    machine: tuple[str, ...]
+    driver: str | None
+    cuda: str | None
+    kernel: str | None
+    compressed_bytes: int | None
+    size_bytes: int | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageView:
+    """One image under one name. `id`, `digest` and `size` (bytes) are None for one of the catalogue that is not here.
+
+    `used_by` are the deployments that run it or are to; `catalogue` its names there.
+    """
+
+    reference: str
+    id: str | None
+    digest: str | None
+    size: int | None
+    pinned: PinView | None
+    used_by: tuple[str, ...]
+    catalogue: tuple[str, ...]
+    built_here: bool
+    needs: ImageNeedsView | None
+
+
 class JobState(StrEnum):
     """A long API call's state."""
 

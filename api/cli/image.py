@@ -1,13 +1,13 @@
-"""`outrider image build|ls`: the embedded engine's image, made on this machine."""
+"""`outrider image build|pull|pin|ls|rm`: what engines run from. Building needs no daemon, the rest does."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 PODMAN = 30.0
 """Seconds for Podman to answer."""
 
-image_app = typer.Typer(no_args_is_help=True, help="Build and list engine images; needs no daemon.")
+image_app = typer.Typer(no_args_is_help=True, help="Build, pull, pin, list and remove engine images.")
+
+
+ImageName = Annotated[
+    str,
+    typer.Argument(
+        metavar="IMAGE",
+        help="A reference such as ghcr.io/owner/name:tag, or a name of the catalogue.",
+        show_default=False,
+    ),
+]
 
 
 class Which(StrEnum):
@@ -79,20 +89,120 @@ def build(  # noqa: PLR0917 - options have names on a command line
 
 @image_app.command("ls")
 def list_(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the images that were built here."""
-    found = asyncio.run(_list(prepared(common(ctx).paths)))
+    """List the images that are here for engines, and those of the catalogue that are not."""
+    from api.cli.client import Client
+
+    with Client(common(ctx).paths) as client:
+        found = client.get("/images", timeout=60)
     if as_json:
-        print_json([_document(info) for info in found])
+        print_json(found)
         return
     print_table(
-        ("IMAGE", "ID", "SIZE"),
+        ("IMAGE", "ID", "SIZE", "PINNED", "USED BY", "NEEDS"),
         [
-            (name, info.id.removeprefix("sha256:")[:12], size(info.size))
-            for info in found
-            for name in info.names or ("-",)
+            (
+                view["reference"],
+                _short(view["id"]) if view["id"] else "not here",
+                size(view["size"]),
+                _short(view["pinned"]["digest"]) if view["pinned"] else "-",
+                ", ".join(view["used_by"]) or "-",
+                needs(view["needs"]),
+            )
+            for view in found
         ],
         empty="no images: `outrider image build cpu` builds one",
     )
+
+
+@image_app.command()
+def pull(
+    ctx: typer.Context,
+    image: ImageName,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until it is here.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Pull an image from its registry. Ctrl-C cancels the pull."""
+    from api.cli.client import Client
+    from api.cli.library import follow_job
+
+    with Client(common(ctx).paths) as client:
+        job = client.call("POST", "/images/pull", body={"image": image}, timeout=60)
+        if wait:
+            with ticker(f"{image}: pulling") as shown:
+                job = follow_job(client, job, shown, cancelled="cancelled; what came so far was removed")
+    if as_json:
+        print_json(job)
+    elif wait:
+        say(job["detail"])
+    else:
+        say(f"pulling {image}: job {job['id']}")
+
+
+@image_app.command()
+def pin(
+    ctx: typer.Context,
+    image: ImageName,
+    *,
+    digest: Annotated[
+        str | None, typer.Option("--digest", metavar="sha256:...", help="This digest instead of the present one.")
+    ] = None,
+    unpin: Annotated[bool, typer.Option("--unpin", help="Forget the pin.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say that an image's name means one digest from now on: what its registry has under it now, or `--digest`."""
+    from api.cli.client import Client
+
+    if unpin and digest is not None:
+        raise UsageError("--unpin and --digest exclude each other", hint="give one of them")
+    with Client(common(ctx).paths) as client:
+        if unpin:
+            client.call("DELETE", "/images/pin", params={"image": image})
+            document = {"reference": image, "pinned": None}
+        else:
+            document = client.call("PUT", "/images/pin", body={"image": image, "digest": digest}, timeout=90)
+    if as_json:
+        print_json(document)
+    elif unpin:
+        say(f"{image} is no longer pinned")
+    else:
+        say(f"{document['reference']} is pinned to {document['digest']}")
+
+
+@image_app.command()
+def rm(
+    ctx: typer.Context,
+    image: ImageName,
+    force: Annotated[bool, typer.Option("--force", help="Remove one that is pinned, and its pin.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove an image. Refused while a deployment uses it."""
+    from api.cli.client import Client
+
+    with Client(common(ctx).paths) as client:
+        params = {"image": image, "force": "true" if force else "false"}
+        view = client.call("DELETE", "/images", params=params, timeout=120)
+    if as_json:
+        print_json(view)
+    else:
+        say(f"removed {view['reference']}  {size(view['size'])}")
+
+
+def needs(view: Mapping[str, Any] | None) -> str:
+    """What an image needs of a host, in a few words."""
+    if view is None:
+        return "-"
+    parts = [
+        view["vendor"] or "CPU",
+        *view["machine"],
+        f"driver {view['driver']}" if view["driver"] else "",
+        f"CUDA {view['cuda']}" if view["cuda"] else "",
+        f"kernel {view['kernel']}" if view["kernel"] else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
 
 
 def prepared(paths: Paths) -> Paths:
@@ -123,13 +233,6 @@ async def ensure_embedded(
     from containers.embedded.image import ensure_image
 
     return await ensure_image(podman, paths.cache, wheel=wheel, progress=progress)
-
-
-async def _list(paths: Paths) -> tuple[ImageInfo, ...]:
-    from containers.embedded.image import LABEL_IMAGE
-
-    async with podman_of(paths) as podman:
-        return await podman.images(label=LABEL_IMAGE)
 
 
 @asynccontextmanager

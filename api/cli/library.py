@@ -121,10 +121,12 @@ def drafters(texts: Sequence[str]) -> list[dict[str, str]]:
     return found
 
 
-def follow_job(client: Client, job: Mapping[str, Any], shown: Ticker) -> Mapping[str, Any]:
+def follow_job(
+    client: Client, job: Mapping[str, Any], shown: Ticker, *, cancelled: str | None = None
+) -> Mapping[str, Any]:
     """Wait for a job, showing how far it is; its last view. Raises what it failed with.
 
-    Ctrl-C cancels it: what was copied stays in the store and is gone on with next time.
+    Ctrl-C cancels it, and `cancelled` says what that means: of a model, what was copied stays in the store.
     """
     from api.cli.client import rebuilt
 
@@ -136,7 +138,7 @@ def follow_job(client: Client, job: Mapping[str, Any], shown: Ticker) -> Mapping
             job = client.get(path)
     except KeyboardInterrupt:
         client.call("DELETE", path)
-        note(f"cancelled; the same command goes on where {job['subject']} stopped")
+        note(cancelled or f"cancelled; the same command goes on where {job['subject']} stopped")
         raise
     error = job.get("error")
     if error:

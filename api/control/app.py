@@ -14,6 +14,7 @@ from api.control import (
     routes_events,
     routes_gateway,
     routes_host,
+    routes_images,
     routes_jobs,
     routes_models,
     routes_ops,
@@ -56,6 +57,7 @@ def create_app(
     for router in (
         routes_host.router,
         routes_host.open_router,
+        routes_images.router,
         routes_models.router,
         routes_deployments.router,
         routes_jobs.router,

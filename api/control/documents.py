@@ -43,6 +43,28 @@ class PlanBody(Body):
     )
 
 
+class PullBody(Body):
+    """What to pull."""
+
+    image: str = Field(
+        min_length=1,
+        max_length=512,
+        description="A reference, or an image's name in the catalogue.",
+        examples=["ghcr.io/ggml-org/llama.cpp:server-cuda"],
+    )
+
+
+class PinBody(Body):
+    """What to pin."""
+
+    image: str = Field(min_length=1, max_length=512, description="A reference with a tag, or a name of the catalogue.")
+    digest: str | None = Field(
+        default=None,
+        pattern=r"^sha256:[0-9a-f]{64}$",
+        description="The digest of the image, or of its index where it is for several architectures.",
+    )
+
+
 class ReloadBody(Body):
     """How to reload."""
 

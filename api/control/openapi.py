@@ -15,6 +15,7 @@ from api.control.problems import Problem
 TAGS: list[dict[str, Any]] = [
     {"name": "host", "description": "The machine, and the daemon on it."},
     {"name": "models", "description": "What can be deployed, and what would be launched for it."},
+    {"name": "images", "description": "What engines run from: pulled, pinned to digests, removed."},
     {"name": "deployments", "description": "What is asked for, what runs, and changing it."},
     {"name": "jobs", "description": "Long calls in progress."},
     {"name": "events", "description": "The journal: every automatic action with its inputs."},

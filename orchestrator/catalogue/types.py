@@ -70,7 +70,13 @@ class ImageEntry(Frozen):
 
     `vendor` None is an image for the CPU. `arch` are patterns (`sm_[89]*`); none means any of
     the vendor's. `slots` limits how many sequences a method may have in this build. `speed` is
-    a prior: single-stream decode next to llama.cpp on the same device.
+    a prior: single-stream decode next to llama.cpp on the same device. `digest` is what the
+    reference is to mean, until a person pins another.
+
+    What it needs of the host: `machine` are the architectures it was built for, in the words of images
+    (`amd64`); `driver` the oldest NVIDIA driver, `cuda` the CUDA version of its libraries (a driver of the
+    same major version runs it), `kernel` the oldest kernel. `compressed_bytes` is what a pull transfers,
+    `size_bytes` what it takes unpacked. `needs_source` says who says so.
     """
 
     name: str
@@ -81,7 +87,14 @@ class ImageEntry(Frozen):
     vendor: str | None = None
     arch: tuple[str, ...] = ()
     unified: bool | None = None
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
+    machine: tuple[str, ...] = ()
+    driver: str | None = None
     cuda: str | None = None
+    kernel: str | None = None
+    compressed_bytes: int | None = Field(default=None, gt=0)
+    size_bytes: int | None = Field(default=None, gt=0)
+    needs_source: str | None = None
     profile: str = "strict"
     prefix: tuple[str, ...] = ()
     methods: tuple[Method, ...] = ()

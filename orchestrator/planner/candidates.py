@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hosts.facts import Accelerator, HostFacts
 from orchestrator.catalogue.types import Catalogue, Combination, ImageEntry, in_range
 from orchestrator.file_facts import FileFacts, FileProblem, Files, location, mismatch
+from orchestrator.image_needs import Unmet, unmet
 from orchestrator.models import Drafter, Format, ModelEntry, Runtime, Shape, Variant
 from orchestrator.plan import Evidence, Method, Rejected
 from orchestrator.planner.wishes import Preferences
@@ -105,8 +106,9 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
             continue
         if lost:
             rejected.append(_early(variant, None, Method.NONE, "device_lost", lost))
-        pairs = [(device, image) for device in devices for image in _images(search, variant, device)]
-        if not pairs and devices:
+        pairs, unfit = _runnable(search, variant, devices)
+        rejected.extend(unfit)
+        if not pairs and not unfit and devices:
             rejected.append(_early(variant, None, Method.NONE, "no_image", _no_image(variant, devices)))
         for device, image in pairs:
             for outcome in _methods(search, variant, file, device, image):
@@ -124,6 +126,34 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
 def _early(variant: Variant, runtime: Runtime | None, method: Method, code: str, text: str) -> Rejected:
     named = runtime or (variant.runtimes or _LOADS[variant.format])[0]
     return Rejected(named.value, variant.name, method, code, text)
+
+
+def _runnable(
+    search: Search, variant: Variant, devices: Sequence[Accelerator | None]
+) -> tuple[list[tuple[Accelerator | None, ImageEntry]], list[Rejected]]:
+    """Devices and images for them whose needs this host meets, and the images whose needs it does not."""
+    pairs: list[tuple[Accelerator | None, ImageEntry]] = []
+    rejected: list[Rejected] = []
+    for device in devices:
+        for image in _images(search, variant, device):
+            need = unmet(image, search.facts, device)
+            if need is None:
+                pairs.append((device, image))
+            else:
+                rejected.append(_unfit(variant, image, need))
+    return pairs, rejected
+
+
+def _unfit(variant: Variant, image: ImageEntry, need: Unmet) -> Rejected:
+    return Rejected(
+        image.runtime.value,
+        variant.name,
+        Method.NONE,
+        need.code,
+        need.text,
+        source=need.source,
+        image=image.reference,
+    )
 
 
 def _devices(search: Search) -> tuple[Sequence[Accelerator | None], str]:
@@ -169,7 +199,11 @@ def _images(search: Search, variant: Variant, device: Accelerator | None) -> Ite
     elif fitting:
         # an image of the user's own: taken to be like the first that would have done
         like = fitting[0]
-        update = {"name": "custom", "reference": search.wish.image, "version": None, "source": "named by the user"}
+        # ... but what that one needs is no word about this one
+        update: dict[str, object] = dict.fromkeys(
+            ("version", "digest", "driver", "cuda", "kernel", "compressed_bytes", "size_bytes", "needs_source")
+        )
+        update |= {"name": "custom", "reference": search.wish.image, "machine": (), "source": "named by the user"}
         yield like.model_copy(update=update)
 
 

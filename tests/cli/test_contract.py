@@ -41,6 +41,11 @@ NEED_A_DAEMON = [
     ("prune", "--dry-run"),
     ("reload",),
     ("reload", "--dry-run"),
+    ("image", "ls"),
+    ("image", "pull", "i"),
+    ("image", "pin", "i"),
+    ("image", "pin", "i", "--unpin"),
+    ("image", "rm", "i"),
 ]
 
 

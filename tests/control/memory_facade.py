@@ -25,10 +25,13 @@ from orchestrator.views import (
     EngineView,
     Event,
     Health,
+    ImageNeedsView,
+    ImageView,
     Issue,
     JobState,
     JobView,
     ModelView,
+    PinView,
     PrunedThing,
     PruneResult,
     ReloadResult,
@@ -40,6 +43,7 @@ from orchestrator.weights.request import PullPreview, PullRequest
 HOST = "testhost"
 BOOT = "6f0c3f9e-0000-4000-8000-000000000001"
 GIB = 1024**3
+IMAGE = "ghcr.io/ggml-org/llama.cpp:server-cuda"
 
 
 class MemoryFacade:
@@ -63,6 +67,12 @@ class MemoryFacade:
         self.aliases = {"org/SmolLM2": "smollm2"}
         self._changed = asyncio.Condition()
         self._jobs: dict[str, JobView] = {}
+        needs = ImageNeedsView("nvidia", (), (), "525.60.13", "12.8", None, None, None, "a table")
+        self._images = {
+            IMAGE: ImageView(
+                IMAGE, "sha256:" + "2" * 64, "sha256:" + "1" * 64, 9 * GIB, None, (), ("llama-cpp-cuda",), False, needs
+            )
+        }
         self._models = {
             "smollm2": ModelView("smollm2", ("org/SmolLM2",), ("q8-0",), (), "catalogue", 150_000_000, True),
             "huge": ModelView("huge", (), ("bf16",), (), "models.d/huge.toml", 900 * GIB, False, "weights are missing"),
@@ -114,6 +124,39 @@ class MemoryFacade:
     async def issues(self) -> Sequence[Issue]:
         self.fail("issues")
         return (Issue("low_disk", "host", "little is left", "free some", 1700000000.0, {"free_bytes": 1}),)
+
+    async def images(self) -> Sequence[ImageView]:
+        self.fail("images")
+        return list(self._images.values())
+
+    async def pull_image(self, reference: str, *, author: str) -> JobView:
+        self.fail("pull_image")
+        if reference.startswith("localhost/"):
+            raise Refused(f"{reference} is built on this machine", hint="outrider image build cpu")
+        job = JobView(f"job-{len(self._jobs) + 1}", "image_pull", reference, JobState.RUNNING, "pulling", 1.0, 0, 9)
+        self._jobs[job.id] = job
+        await self.happen("image_pull_started", f"{author} pulls {reference}")
+        return job
+
+    async def pin_image(self, reference: str, digest: str | None, *, author: str) -> PinView:
+        self.fail("pin_image")
+        pin = PinView(reference, digest or "sha256:" + "1" * 64, author, 1_760_000_000.0)
+        self._images[IMAGE] = dataclasses.replace(self._images[IMAGE], pinned=pin)
+        return pin
+
+    async def unpin_image(self, reference: str, *, author: str) -> None:
+        self.fail("unpin_image")
+        if self._images[IMAGE].pinned is None:
+            raise NotFound(f"{reference} is not pinned")
+        self._images[IMAGE] = dataclasses.replace(self._images[IMAGE], pinned=None)
+
+    async def remove_image(self, reference: str, *, force: bool, author: str) -> ImageView:
+        self.fail("remove_image")
+        if reference not in self._images:
+            raise NotFound(f"there is no image {reference} here")
+        if self._images[reference].pinned is not None and not force:
+            raise Refused(f"{reference} is pinned", hint="--force")
+        return self._images.pop(reference)
 
     async def models(self) -> Sequence[ModelView]:
         self.fail("models")

@@ -21,6 +21,11 @@ ROUTES = {
     ("get", "/api/v1/issues", "listIssues"),
     ("get", "/api/v1/version", "getVersion"),
     ("get", "/healthz", "isAlive"),
+    ("get", "/api/v1/images", "listImages"),
+    ("post", "/api/v1/images/pull", "pullImage"),
+    ("put", "/api/v1/images/pin", "pinImage"),
+    ("delete", "/api/v1/images/pin", "unpinImage"),
+    ("delete", "/api/v1/images", "removeImage"),
     ("get", "/api/v1/models", "listModels"),
     ("post", "/api/v1/models", "addModel"),
     ("delete", "/api/v1/models/{name}", "removeModel"),
@@ -139,7 +144,7 @@ async def test_answers_keep_to_their_schemas(served: Served) -> None:
     schema = (await served.unix.get("/openapi.json")).json()
     await served.unix.put("/api/v1/deployments/smollm2/desired", json={"state": "running"})
     await served.unix.post("/api/v1/models", json={"name": "mine", "path": "/srv/m.gguf"})
-    for path in ("host", "health", "version", "models", "deployments", "engines", "jobs", "events"):
+    for path in ("host", "health", "version", "images", "models", "deployments", "engines", "jobs", "events"):
         operation = schema["paths"][f"/api/v1/{path}"]["get"]
         promised = operation["responses"]["200"]["content"]["application/json"]["schema"]
         answer = (await served.unix.get(f"/api/v1/{path}")).json()

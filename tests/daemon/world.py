@@ -152,13 +152,21 @@ class _Healthy:
         return None
 
 
+class NoImages:
+    """A host whose starts pull nothing."""
+
+    pulls_at_start = False
+
+
 class Planner:
     """Answers with a plan, or raises an error."""
 
     def __init__(self) -> None:
         self.answer: Plan | BaseException = a_plan()
 
-    async def plan(self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None) -> Plan:
+    async def plan(
+        self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None, fetch: object = None
+    ) -> Plan:
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -232,7 +240,7 @@ class World:
         world.issues = Issues(world.journal, world.clock)
         world.marks = LoadingMarks(world.paths.loading, "b", world.clock, world.issues)
         world.room = Room()
-        parts: Any = (world.gateway, world.memory, world.planner, world.runner, world.marks, world.room)
+        parts: Any = (world.gateway, world.memory, world.planner, world.runner, world.marks, world.room, NoImages())
         world.context = Context(
             world.paths,
             world.clock,

@@ -312,7 +312,8 @@ class Proxy:
             sent = 0
             async for piece in answer.content.iter_chunked(_BLOB if faults.pace is None else 1 << 16):
                 data = piece
-                if faults.corrupt is not None and sent == 0 and len(piece) >= faults.corrupt:
+                large = (answer.content_length or 0) >= (faults.corrupt or 0)
+                if faults.corrupt is not None and sent == 0 and large:
                     data = _flipped(piece)
                 if faults.pace is not None:
                     await faults.pace(sent)

@@ -222,7 +222,7 @@ def test_an_image_that_is_not_there(stack: Stack, test_models: Path) -> None:
     reason = failed(stack, "bad")["reason"]
     assert reason["code"] == "image_missing"
     assert "localhost/outrider-test/not-there:1 is not in local storage" in reason["text"]
-    assert "podman pull localhost/outrider-test/not-there:1" in reason["hint"]
+    assert "podman build -t localhost/outrider-test/not-there:1" in reason["hint"]
     assert "outrider start bad" in reason["hint"]
 
 
