@@ -121,7 +121,7 @@ async def _podman(paths: Paths, socket: str | None) -> list[str]:
         return []
     ended = (
         [f"{count} engine{'s' if count > 1 else ''} left over"]
-        if (count := await _remove_containers(found.socket, paths.owner))
+        if (count := await remove_containers(found.socket, paths.owner))
         else []
     )
     if found.own:
@@ -133,7 +133,7 @@ async def _podman(paths: Paths, socket: str | None) -> list[str]:
     return ended
 
 
-async def _remove_containers(socket: str, owner: str) -> int:
+async def remove_containers(socket: str, owner: str) -> int:
     """Remove every container of this state folder; how many there were."""
     from containers.labels import owned_by
     from containers.podman import Podman

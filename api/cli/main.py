@@ -21,6 +21,7 @@ from api.cli import (
     doctor,
     downcommand,
     image,
+    installation,
     library,
     lifecycle,
     offline,
@@ -86,6 +87,7 @@ for _module in (
     configuration,
     doctor,
     image,
+    installation,
     prunecommand,
     completion,
 ):
