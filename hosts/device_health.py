@@ -36,7 +36,8 @@ _KEPT = 20
 _SLOWED = frozenset({"hardware_slowdown", "software_thermal", "hardware_thermal", "power_brake"})
 """What throttles against the owner's will. A software power cap is how a GPU keeps to the limit that was set."""
 _MISMATCH = "driver_mismatch"
-_GONE = frozenset({"gpu_lost", "driver_not_loaded", "library_missing"})
+ABSENT = frozenset({"driver_not_loaded", "library_missing"})
+"""There is no driver to ask. For a moment that is an upgrade; what runs has the driver it began with."""
 REBOOT = "reboot the machine; if it comes back, check power supply, cables, temperature and seating"
 _RESET = "reset the GPU (`nvidia-smi --gpu-reset`) or reboot; if it comes back, the GPU may need service"
 _AMD = "look at `dmesg | grep amdgpu`; update linux-firmware and the kernel if it comes back"
@@ -126,8 +127,8 @@ def read(state: DeviceState, sample: GpuSample) -> DeviceState:
 
 def failed(state: DeviceState, code: str, text: str, hint: str | None, at: float) -> DeviceState:
     """A question about the GPU failed with this problem, or had no answer in time."""
-    fault = Fault(code, text, at, hint, lost=code in _GONE)
-    if code in _GONE or code == _MISMATCH:
+    fault = Fault(code, text, at, hint, lost=code == "gpu_lost" or code in ABSENT)
+    if code in {"gpu_lost", _MISMATCH}:
         return replace(state, gone=fault, well=0)
     return replace(state, misses=state.misses + 1, missed=fault, well=0)
 
@@ -147,6 +148,11 @@ def happened(state: DeviceState, event: DeviceEvent) -> DeviceState:
         return state
     kept = [f for f in state.faults if (f.code, f.number) != (fault.code, fault.number)]
     return replace(state, faults=(*kept, fault)[-_KEPT:], well=0)
+
+
+def answers(state: DeviceState) -> DeviceState:
+    """A fresh look found the GPU well."""
+    return replace(state, gone=None, misses=0, missed=None)
 
 
 def renewed(state: DeviceState) -> DeviceState:
@@ -179,7 +185,8 @@ def verdict(state: DeviceState, now: float) -> Verdict:
         )
     if state.missed is not None and state.misses >= MISSES:
         missed = state.missed
-        return Verdict(Health.DEGRADED, missed.code, missed.text, missed.hint, {"misses": state.misses})
+        health = Health.LOST if missed.lost else Health.DEGRADED
+        return Verdict(health, missed.code, missed.text, missed.hint, {"misses": state.misses})
     if state.throttled or now < state.hot_until:
         by = list(state.throttled) or ["thermal"]
         hint = "check fans, dust and room temperature"

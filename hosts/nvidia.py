@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,18 @@ from hosts.reading import known, words
 from hosts.roots import Roots
 from hosts.system import reserve
 
-__all__ = ["LIBRARY", "VENDOR", "Sign", "collect", "interpret", "look", "read_free", "read_sample", "start"]
+__all__ = [
+    "LIBRARY",
+    "VENDOR",
+    "Sign",
+    "collect",
+    "interpret",
+    "look",
+    "probe_again",
+    "read_free",
+    "read_sample",
+    "start",
+]
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -52,7 +64,9 @@ def look(roots: Roots, devices: Sequence[pci.PciGpu], environ: Mapping[str, str]
     """The cheap look that decides whether a child is started."""
     return Sign(
         gpus=tuple(gpu for gpu in devices if gpu.vendor == pci.NVIDIA),
-        driver=os.path.isdir(roots.proc / "driver/nvidia") or os.path.lexists(roots.dev / "nvidiactl"),
+        driver=os.path.isdir(roots.proc / "driver/nvidia")
+        or os.path.lexists(roots.dev / "nvidiactl")
+        or os.path.lexists(roots.dev / "dxg"),  # WSL2: the driver is the other system's
         library=pci.find_library(LIBRARY, roots, environ.get("LD_LIBRARY_PATH")),
     )
 
@@ -75,6 +89,22 @@ def collect(child: Child | ChildFailed | None, sign: Sign, roots: Roots, memory:
     except ChildFailed as error:
         return Found(problems=(unanswered(error),))
     return interpret(answer, sign, cdi.read_specs(roots), memory)
+
+
+def probe_again(roots: Roots, environ: Mapping[str, str], memory: Memory, deadline: float) -> Found | None:
+    """The facts alone, in at most `deadline` seconds, for a host whose driver was absent or broken. Blocks.
+
+    None where nothing could answer: a library without a driver or a GPU costs no process each time.
+    """
+    sign = look(roots, pci.gpus(roots), environ)
+    if sign.library is None or not (sign.driver or sign.gpus):
+        return None
+    child: Child | ChildFailed
+    try:
+        child = start(sign, environ, deadline + 2.0)
+    except ChildFailed as error:
+        child = error
+    return collect(child, sign, roots, memory, time.monotonic() + deadline)
 
 
 def unanswered(error: ChildFailed) -> Problem:

@@ -75,6 +75,8 @@ _MEANINGS: Mapping[object, tuple[str, str]] = {
     "binding_missing": ("binding_missing", "install the Python package nvidia-ml-py beside Outrider"),
 }
 _ELSE = ("nvml_failed", "run `nvidia-smi`")
+CODES = frozenset(code for code, _ in _MEANINGS.values()) | {_ELSE[0], "nvml_crashed"}
+"""Codes of problems that are about the driver as a whole where they name no GPU."""
 
 
 def meaning(value: object) -> tuple[str, str]:

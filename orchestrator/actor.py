@@ -8,7 +8,7 @@ it left is found and taken down by the next decision.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -53,6 +53,8 @@ class Actor:
         self._step: Decision[Step] | None = None
         self._replan: Cause | None = None
         self._retire: set[int] = set()
+        self._cut = False
+        """An engine was failed from outside: a step that brings it up is called off."""
 
     # what may be asked
 
@@ -136,6 +138,22 @@ class Actor:
         engine.admit = False
         return engine.watch is not None and engine.watch.kill()
 
+    async def fail_engines(self, generations: Collection[int], verdict: EngineFailed) -> None:
+        """These engines are of no use any more, whatever their processes do: what they run on is gone."""
+
+        def change() -> None:
+            d = self.deployment
+            for engine in d.live():
+                if engine.generation not in generations or engine.state in (State.FAILED, State.STOPPING):
+                    continue
+                engine.verdict, engine.admit = verdict, False
+                engine.move(State.FAILED)
+                self._cut = True
+                if d.serving == engine.generation:
+                    d.serving = None
+
+        await self._ask(change)
+
     def wake(self) -> None:
         """Look again: an engine ended, or time passed."""
         self._wake.set()
@@ -202,9 +220,25 @@ class Actor:
                     evidence={"generation": engine.generation, "container": engine.container_id, "pid": engine.pid},
                 )
 
+    def _look_at_devices(self) -> None:
+        """Whether the devices can be had. When they can again, what failed meanwhile says nothing any more."""
+        d = self.deployment
+        before, d.barred = d.barred, self._context.devices.bar(d)
+        if before is not None and d.barred is None:
+            d.failures = backoff.Failures()
+        if d.should_run and (before is None) != (d.barred is None):
+            self._context.journal.emit(
+                "lifecycle",
+                "held" if d.barred is not None else "held_over",
+                f"{d.name} is not started: {d.barred.text}" if d.barred else f"{d.name} may be started again",
+                deployment=d.name,
+                evidence={} if d.barred is None else {"code": d.barred.code, "hint": d.barred.hint},
+            )
+
     def _decide(self) -> Decision[Step]:
         d = self.deployment
         now = self._context.clock.now()
+        self._look_at_devices()
         if d.stuck_until is not None and d.stuck_until > now:
             return lifecycle.decide(d.situation(now))
         for generation in sorted(self._retire):
@@ -219,7 +253,7 @@ class Actor:
 
     def _begin(self, decision: Decision[Step]) -> None:
         cause, self._replan = (self._replan, None) if decision.action is Step.PLAN else (None, self._replan)
-        self._step = decision
+        self._step, self._cut = decision, False
         self.deployment.busy = True
         self._work = asyncio.create_task(
             self._steps.perform(decision, cause), name=f"{self.deployment.name}-{decision.action}"
@@ -252,7 +286,7 @@ class Actor:
             self._collect(work, step.action)
 
     def _must_abort(self) -> bool:
-        return not self.deployment.should_run or bool(self._retire)
+        return not self.deployment.should_run or bool(self._retire) or self._cut
 
     def _collect(self, work: asyncio.Task[None], step: Step) -> None:
         """What a step did not handle itself: Podman in trouble, or a bug. Shown, logged, and backed off from."""

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from containers.podman import Podman
 from containers.ports import Ports
 from hosts.bootid import boot_id
+from hosts.cgroups import container_of_pid
+from hosts.device_events import DeviceEvent
 from hosts.facts import Problem
+from hosts.kernel_log import KernelLog
+from hosts.nvidia_events import NvidiaEvents
+from hosts.nvidia_serving import module_epoch
 from hosts.pressure import read_pressure
 from hosts.roots import Roots
 from orchestrator import image_pulls, locks
+from orchestrator.actor import Actor
 from orchestrator.admission import Admission
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.context import Context
+from orchestrator.device_gate import DeviceGate
+from orchestrator.device_reports import Processes
+from orchestrator.device_watch import DeviceWatch, Tools
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.guard import Guard
@@ -46,10 +55,12 @@ class Parts:
     boot_id: str
     podman: Podman
     host: HostWatch
+    roots: Roots
     planning: Planning
     context: Context
     guard: Guard
     jobs: Jobs
+    gate: DeviceGate
     desired: Sequence[DesiredRow]
     revive: Callable[[], Awaitable[None]] | None
     closing: AsyncExitStack
@@ -80,7 +91,7 @@ async def assemble(
         closing.push_async_callback(store.close)
         podman = Podman(podman_socket, call_timeout=timing.podman_call)
         closing.push_async_callback(podman.close)
-        for lock in _lock_gpus(host):
+        for lock in _lock_gpus(host, [a.pci for a in host.facts().accelerators]):
             closing.callback(lock.release)
         boot, name = boot_id(roots) or "unknown", host.facts().host
         last = await store.journal(limit=1)
@@ -144,31 +155,52 @@ async def assemble(
             clock=clock,
             timing=timing,
         )
-        context = Context(
-            paths,
-            clock,
-            timing,
-            store,
-            journal,
-            issues,
-            routing,
-            gateway,
-            admission,
-            planning,
-            runner,
-            marks,
-            guard,
-            images,
-        )
+        gate = DeviceGate(host.facts, planning.on_cpu)
+        shared = (paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
+        context = Context(*shared, marks, guard, images, gate)
+        known = (config, version, boot, podman, host, roots, planning)
         desired = await store.desired()
-        return Parts(
-            config, version, boot, podman, host, planning, context, guard, jobs, desired, revive, closing.pop_all()
+        return Parts(*known, context, guard, jobs, gate, desired, revive, closing.pop_all())
+
+
+def watch_devices(parts: Parts, actors: Callable[[], Sequence[Actor]]) -> DeviceWatch:
+    """The watch over this host's GPUs, fed by NVML, by the kernel's log and by each reading of the host."""
+
+    def claim(addresses: Sequence[str]) -> None:
+        for lock in _lock_gpus(parts.host, addresses):
+            parts.closing.callback(lock.release)
+
+    def nvml(deliver: Callable[[DeviceEvent], None]) -> NvidiaEvents:
+        return NvidiaEvents(deliver, parts.roots, check=parts.context.timing.device_look)
+
+    def kernel(deliver: Callable[[DeviceEvent], None]) -> KernelLog:
+        return KernelLog(deliver, lambda: tuple(parts.gate.verdicts), roots=parts.roots)
+
+    context = parts.context
+    watch = DeviceWatch(
+        Tools(
+            host=parts.host,
+            gate=parts.gate,
+            journal=context.journal,
+            issues=context.issues,
+            clock=context.clock,
+            actors=actors,
+            processes=Processes(
+                container_of=lambda pid: container_of_pid(parts.roots, pid),
+                exists=lambda pid: (parts.roots.proc / str(pid)).is_dir(),
+            ),
+            module=lambda: module_epoch(parts.roots),
+            sources=(nvml, kernel),
+            claim=claim,
         )
+    )
+    parts.host.listeners.append(watch.on_sample)
+    return watch
 
 
-def _lock_gpus(host: HostWatch) -> Sequence[locks.Lock]:
-    """The locks on this host's GPUs; one that another daemon holds is a problem of the host."""
-    held, refused = locks.take_gpus(a.pci for a in host.facts().accelerators)
+def _lock_gpus(host: HostWatch, addresses: Iterable[str]) -> Sequence[locks.Lock]:
+    """The locks on these GPUs; one that another daemon holds is a problem of the host."""
+    held, refused = locks.take_gpus(addresses)
     for address, error in refused.items():
         host.add_problem(Problem("gpu_locked", None, f"GPU {address}: {error.detail}", error.hint))
     return held

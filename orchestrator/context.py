@@ -9,6 +9,7 @@ from typing import Protocol
 from orchestrator.admission import Admission
 from orchestrator.clock import Clock
 from orchestrator.config import GuardSettings
+from orchestrator.deployment import Deployment
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.images import Images
@@ -21,6 +22,14 @@ from orchestrator.routing import RoutingTable
 from orchestrator.runner import Runner
 from orchestrator.store import Store
 from orchestrator.timing import Timing
+from orchestrator.views import Why
+
+
+class Devices(Protocol):
+    """What a deployment asks about the host's GPUs (`orchestrator.device_gate`)."""
+
+    def bar(self, deployment: Deployment) -> Why | None:
+        """Why it must not be started now; None when nothing is in the way."""
 
 
 class Room(Protocol):
@@ -51,6 +60,7 @@ class Context:
     marks: LoadingMarks
     guard: Room
     images: Images
+    devices: Devices
 
 
 @dataclass(frozen=True, slots=True)

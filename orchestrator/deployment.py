@@ -68,6 +68,8 @@ class Deployment:
     """The host went down while this was being loaded: only a person starts it again."""
     guarded: EngineFailed | None = None
     """Its engine was stopped to keep the host alive: it comes back when there is memory for it."""
+    barred: Why | None = None
+    """The devices it needs cannot be had now: it starts by itself when they can."""
     failures: Failures = field(default_factory=Failures)
     stuck_until: float | None = None
     """A stop or a clean-up failed: it is tried again then, and nothing else before."""
@@ -118,7 +120,10 @@ class Deployment:
     @property
     def held(self) -> str | None:
         """The code of what keeps it from being started, whatever is tried."""
-        return None if self.suspicion is None else self.suspicion.why.code
+        if self.suspicion is not None:
+            return self.suspicion.why.code
+        # an engine that comes up has its driver and its GPU; one whose GPU is lost is failed by whoever found that
+        return None if self.barred is None or self.loading else self.barred.code
 
     @property
     def loading(self) -> bool:
@@ -149,6 +154,8 @@ class Deployment:
         """Why it is not as it should be."""
         if self.suspicion is not None and self.serving_engine is None:
             return self.suspicion.why
+        if self.barred is not None and self.serving_engine is None:
+            return self.barred
         return self.reason
 
     def shown_state(self) -> State:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,8 @@ class Engine:
     admit: bool = True
     verdict: EngineFailed | None = None
     """Why we ended its process ourselves; None when we did not."""
+    reported: Sequence[Mapping[str, object]] = ()
+    """What a GPU reported about its processes (an XID), newest last; `at` is monotonic."""
 
     @property
     def name(self) -> str:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+from collections.abc import Callable, Mapping
 
-from hosts.facts import HostFacts, Problem
+from hosts import gpu_users, nvidia
+from hosts.device_health import Health, Verdict
+from hosts.facts import Accelerator, HostFacts, Problem
 from hosts.probe import probe
 from hosts.roots import Roots
-from hosts.telemetry import HOST, Telemetry
+from hosts.telemetry import HOST, Sample, Telemetry
 from orchestrator.timing import Timing
 
 
@@ -22,7 +26,10 @@ class HostWatch:
     def __init__(self, facts: HostFacts, timing: Timing, roots: Roots) -> None:
         self._facts = facts
         self._timing = timing
-        self._telemetry = Telemetry(roots)
+        self._roots = roots
+        self._telemetry = Telemetry(roots, retry=timing.device_look)
+        self.listeners: list[Callable[[Sample], None]] = []
+        """Called with each reading, on the loop."""
         self._reading = asyncio.Lock()
 
     @classmethod
@@ -40,20 +47,59 @@ class HostWatch:
     async def read(self) -> None:
         """Read free memory now."""
         async with self._reading:
-            before = self._facts
-            sample = await asyncio.to_thread(self._telemetry.sample, before, self._timing.probe_call)
+            sample = await asyncio.to_thread(self._telemetry.sample, self._facts, self._timing.probe_call)
+            now = self._facts  # somebody may have added to it meanwhile
             self._facts = dataclasses.replace(
-                before,
-                memory=dataclasses.replace(before.memory, available=sample.free.get(HOST, before.memory.available)),
+                now,
+                memory=dataclasses.replace(now.memory, available=sample.free.get(HOST, now.memory.available)),
                 accelerators=tuple(
-                    dataclasses.replace(a, memory_free=sample.free.get(a.pci, a.memory_free))
-                    for a in before.accelerators
+                    dataclasses.replace(a, memory_free=sample.free.get(a.pci, a.memory_free)) for a in now.accelerators
                 ),
             )
+        for listener in self.listeners:
+            listener(sample)
 
     def add_problem(self, problem: Problem) -> None:
         """Something the daemon itself found out about the host."""
         self._facts = dataclasses.replace(self._facts, problems=(*self._facts.problems, problem))
 
+    def set_health(self, verdicts: Mapping[str, Verdict]) -> None:
+        """Show how each GPU is. Nothing may be planned into one that is gone, however much it still claims to have."""
+        self._facts = dataclasses.replace(
+            self._facts,
+            accelerators=tuple(
+                _judged(a, verdicts[a.pci]) if a.pci in verdicts else a for a in self._facts.accelerators
+            ),
+        )
+
+    async def renew(self) -> bool:
+        """Ask NVIDIA's driver for its GPUs anew; whether it answered with any. GPUs known before stay known."""
+        async with self._reading:
+            memory, seconds = self._facts.memory, self._timing.probe_call
+            found = await asyncio.to_thread(nvidia.probe_again, self._roots, os.environ, memory, seconds)
+            if found is None:
+                return False
+            others = [a for a in self._facts.accelerators if a.vendor != nvidia.VENDOR]
+            before = [a for a in self._facts.accelerators if a.vendor == nvidia.VENDOR]
+            now = {a.pci for a in found.accelerators}
+            mine = (
+                *(gpu_users.named(self._roots, a) for a in found.accelerators),
+                *(a for a in before if a.pci not in now),
+            )
+            problems = [p for p in self._facts.problems if p.vendor != nvidia.VENDOR]
+            self._facts = dataclasses.replace(
+                self._facts, accelerators=(*mine, *others), problems=(*problems, *found.problems)
+            )
+            return bool(found.accelerators)
+
     async def close(self) -> None:
         await asyncio.to_thread(self._telemetry.close)
+
+
+def _judged(gpu: Accelerator, verdict: Verdict) -> Accelerator:
+    details = {k: v for k, v in gpu.details.items() if k != "health_reason"}
+    details["health"] = verdict.health.value
+    if verdict.health is not Health.OK:
+        details["health_reason"] = verdict.reason
+    lost = verdict.health is Health.LOST
+    return dataclasses.replace(gpu, details=details, memory_free=None if lost else gpu.memory_free)

@@ -115,6 +115,8 @@ def _towards_running(situation: Situation, live: list[EngineFacts]) -> Decision[
             return _about(Step.STOP, "superseded", engine)
     if settled:
         return Decision(Step.SETTLED, "serving", {"generation": serving.generation})
+    if situation.held is not None:
+        return Decision(Step.WAIT, situation.held)  # what serves goes on serving
     if _waits(situation):
         return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.retry_in or 0.0, 3)})
     return Decision(Step.SWITCH, "plan_changed", {"generation": serving.generation, "plan": situation.wanted})

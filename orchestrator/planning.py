@@ -103,6 +103,11 @@ class Planning:
         """`entry`, or `NotFound` with the nearest name."""
         return self._catalogue.find(name)
 
+    def on_cpu(self, entry: ModelEntry) -> bool:
+        """Whether the model's owner named an image for the CPU: then no GPU matters to it."""
+        named = (i for i in self._catalogue.images if entry.image in (i.name, i.reference))
+        return entry.image is not None and any(image.vendor is None for image in named)
+
     async def planned(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
         """The planner's whole answer for this host as it is now."""
         return self._planned(entry, await self._files(entry), what_if)

@@ -18,7 +18,7 @@ from containers.spec import LogLine
 from hosts.facts import HostFacts
 from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
-from orchestrator.assembly import Parts
+from orchestrator.assembly import Parts, watch_devices
 from orchestrator.chores import Chores
 from orchestrator.config import Config
 from orchestrator.context import Cause
@@ -69,6 +69,7 @@ class Outrider:
             config=lambda: self.config,
             deployments=lambda: [actor.deployment for actor in self._registry.all()],
         )
+        self._devices = watch_devices(parts, self._registry.all)
         self._chores = Chores({"compact": self._c.store.compact, "sweep": self._sweep})
         self._weights = Weights(
             self._c,
@@ -113,6 +114,7 @@ class Outrider:
         self._loops.every("reconcile", timing.reconcile_period, self._reconcile)
         self._loops.every("guard", timing.guard_period, lambda: self._p.guard.look(self._registry.all()))
         self._loops.every("telemetry", timing.telemetry_period, self._p.host.read)
+        self._loops.every("devices", timing.device_look, self._devices.look)
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._chores.start()
@@ -131,6 +133,7 @@ class Outrider:
         try:
             await self._chores.close()
             await self._loops.close()
+            await self._devices.close()
             await self._jobs.close()
             await self._adopter.close()
             await self._registry.close(self._c.timing.shutdown)

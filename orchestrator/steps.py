@@ -16,7 +16,7 @@ import structlog
 from containers.errors import ImageMissing
 from containers.pulling import PullProgress
 from containers.spec import ImageInfo
-from orchestrator import backoff, switching
+from orchestrator import backoff, device_policy, switching
 from orchestrator.admission import devices_of
 from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
@@ -407,7 +407,10 @@ class Steps:
         d = self._d
         if engine.ready_at is not None:
             d.last_log = await self._c.runner.tail(engine)
-            error = engine.verdict or await self._c.runner.why_it_ended(engine)
+            error = engine.verdict
+            if error is None:
+                ended = await self._c.runner.why_it_ended(engine)
+                error = device_policy.blamed(ended, engine.reported, self._c.clock.now())
             self.record_failure(error, ran_for=self._c.clock.now() - engine.ready_at)
             engine.ready_at = None  # counted: a clean-up that has to be tried again is no second failure
             d.restarts += 1

@@ -34,6 +34,7 @@ class Timing:
     engine_poll: float = 0.1
     engine_poll_max: float = 2.0
     telemetry_period: float = 5.0
+    device_look: float = 45.0  # before a driver that was absent or broken is asked again
     disk_period: float = 30.0
     governor_period: float = 1.0
     guard_period: float = 0.4
@@ -71,6 +72,7 @@ _SCALED = (
     "engine_poll",
     "engine_poll_max",
     "telemetry_period",
+    "device_look",
     "disk_period",
     "governor_period",
     "guard_period",

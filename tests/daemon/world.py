@@ -11,6 +11,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self
@@ -37,7 +38,7 @@ from orchestrator.proof import Proof
 from orchestrator.routing import Route, RoutingTable
 from orchestrator.store import Store
 from orchestrator.timing import Timing
-from orchestrator.views import Desired, State
+from orchestrator.views import Desired, State, Why
 from tests.waiting import until
 
 LIMIT = 10.0
@@ -197,6 +198,13 @@ class Room:
         return self.there
 
 
+class Gpus:
+    """In the gate's place: nothing is in the way unless a test gives it another `bar`."""
+
+    def __init__(self) -> None:
+        self.bar: Callable[[Deployment], Why | None] = lambda _: None
+
+
 class Containers:
     """In Podman's place: what a test says there is."""
 
@@ -240,7 +248,17 @@ class World:
         world.issues = Issues(world.journal, world.clock)
         world.marks = LoadingMarks(world.paths.loading, "b", world.clock, world.issues)
         world.room = Room()
-        parts: Any = (world.gateway, world.memory, world.planner, world.runner, world.marks, world.room, NoImages())
+        world.gpus = Gpus()
+        parts: Any = (
+            world.gateway,
+            world.memory,
+            world.planner,
+            world.runner,
+            world.marks,
+            world.room,
+            NoImages(),
+            world.gpus,
+        )
         world.context = Context(
             world.paths,
             world.clock,
@@ -264,6 +282,7 @@ class World:
     journal: Journal
     issues: Issues
     marks: LoadingMarks
+    gpus: Gpus
     routing: RoutingTable
     gateway: GatewayLink
     planner: Planner

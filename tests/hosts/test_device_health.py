@@ -15,6 +15,7 @@ from hosts.device_health import (
     STEADY,
     DeviceState,
     Health,
+    answers,
     failed,
     happened,
     read,
@@ -114,8 +115,14 @@ def test_a_mismatch_is_a_word_of_its_own_and_worse_than_all_else() -> None:
 
 
 @pytest.mark.parametrize("code", ["driver_not_loaded", "library_missing"])
-def test_without_its_driver_a_gpu_is_lost(code: str) -> None:
-    assert verdict(failed(DeviceState(), code, "no driver", None, 0.0), 0.0).health is Health.LOST
+def test_without_its_driver_a_gpu_is_lost_if_that_lasts(code: str) -> None:
+    """For a moment it is an upgrade that goes on."""
+    state = DeviceState()
+    for _ in range(MISSES):
+        assert verdict(state, 0.0).health is Health.OK
+        state = failed(state, code, "no driver", None, 0.0)
+    assert verdict(state, 0.0).health is Health.LOST
+    assert verdict(answers(state), 0.0).health is Health.OK
 
 
 @pytest.mark.parametrize("reason", ["hardware_slowdown", "software_thermal", "hardware_thermal", "power_brake"])

@@ -1,0 +1,63 @@
+"""How the host's GPUs are, for whoever starts an engine. `orchestrator.device_watch` keeps it up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hosts.device_health import WELL, Health, Verdict
+from hosts.facts import HostFacts
+from orchestrator import device_policy
+from orchestrator.deployment import Deployment
+from orchestrator.device_policy import Gpu, Start, Wish
+from orchestrator.models import ModelEntry
+from orchestrator.plan import Plan
+from orchestrator.views import Why
+
+
+class DeviceGate:
+    """The verdicts as they are, and what follows for a start."""
+
+    def __init__(self, facts: Callable[[], HostFacts], on_cpu: Callable[[ModelEntry], bool]) -> None:
+        """`on_cpu` says whether a model's image is one for the CPU, by its owner's choice."""
+        self._facts = facts
+        self._on_cpu = on_cpu
+        self.verdicts: dict[str, Verdict] = {}
+        """By PCI address."""
+        self.vendors: dict[str, str] = {}
+        self.mismatch: Verdict | None = None
+        """The driver's two halves do not fit."""
+
+    def gpus(self) -> list[Gpu]:
+        """Every GPU that is known of, those that could not be read included."""
+        seen = {a.pci: a for a in self._facts().accelerators}
+        return [
+            Gpu(
+                pci,
+                seen[pci].vendor if pci in seen else self.vendors.get(pci, device_policy.NVIDIA),
+                seen[pci].devices if pci in seen else (),
+                self.verdicts.get(pci, WELL),
+                seen=pci in seen,
+            )
+            for pci in sorted(seen.keys() | self.verdicts.keys())
+        ]
+
+    def taken(self, plan: Plan) -> frozenset[str]:
+        """The PCI addresses of the GPUs that a plan takes."""
+        return frozenset(gpu.pci for gpu in self.gpus() if set(gpu.devices) & set(plan.devices))
+
+    def bar(self, deployment: Deployment) -> Why | None:
+        """Why the deployment must not be started now; None when nothing is in the way."""
+        if self.mismatch is None and not any(v.health is Health.LOST for v in self.verdicts.values()):
+            return None
+        wish = Wish(
+            cpu=self._on_cpu(deployment.entry),
+            devices=None if deployment.wanted is None else deployment.wanted.devices,
+        )
+        decision = device_policy.start(wish, self.gpus(), self.mismatch is not None)
+        if decision.action is Start.GO:
+            return None
+        if decision.reason == Health.DRIVER_MISMATCH.value and self.mismatch is not None:
+            return Why(decision.reason, self.mismatch.text, self.mismatch.hint)
+        pci = str(decision.evidence["gpu"])
+        verdict = self.verdicts[pci]
+        return Why(decision.reason, f"GPU {pci}: {verdict.text}", verdict.hint)

@@ -1,0 +1,449 @@
+"""What becomes of engines when their GPU reports, is lost, or has a driver of two halves."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosts.device_events import DeviceEvent
+from hosts.device_health import MISSES, STEADY, Health, Verdict
+from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
+from hosts.gpu_sample import GpuProcess, GpuSample
+from hosts.telemetry import Sample
+from orchestrator import device_policy
+from orchestrator.context import Cause
+from orchestrator.device_gate import DeviceGate
+from orchestrator.device_policy import Gpu, Start, Suspect, Whose, Wish
+from orchestrator.device_reports import Processes
+from orchestrator.device_watch import DeviceWatch, Tools
+from orchestrator.engine import Engine
+from orchestrator.errors import EngineFailed
+from orchestrator.host_watch import HostWatch
+from orchestrator.timing import Timing
+from orchestrator.views import Desired, State
+from tests.daemon.world import LIMIT, World, a_plan
+from tests.hosts.trees import Tree
+from tests.waiting import until
+
+ONE, TWO = "0000:01:00.0", "0000:02:00.0"
+MISMATCH = Problem("driver_mismatch", "nvidia", "NVML: Driver/library version mismatch (18)", "reboot")
+LOST = Problem("gpu_lost", "nvidia", "GPU is lost (15)", "check power, then reboot", ONE)
+QUICK = Timing(backoff_first=0.02, backoff_next=0.02, backoff_max=0.02)
+
+
+def gpu(pci: str, index: int = 0) -> Accelerator:
+    return Accelerator("nvidia", "RTX 3090", "sm_86", pci, None, 24, 20, False, devices=(f"nvidia.com/gpu={index}",))
+
+
+def facts(*gpus: Accelerator, problems: tuple[Problem, ...] = ()) -> HostFacts:
+    return HostFacts("h", None, None, Cpu(None, "x86_64", 1), Memory(1, 1), gpus, problems)
+
+
+class Scene:
+    """A world whose engine runs on GPU one of two, and a watch over both."""
+
+    def __init__(self, world: World, host: HostWatch) -> None:
+        self.world, self.host = world, host
+        self.containers: dict[int, str] = {}
+        self.gone: set[int] = set()
+        self.module = 1
+        self.claimed: list[str] = []
+        self.gate = DeviceGate(host.facts, lambda _: False)
+        world.gpus.bar = self.gate.bar
+        world.planner.answer = a_plan(devices=("nvidia.com/gpu=0",))
+        self.watch = DeviceWatch(
+            Tools(
+                host=host,
+                gate=self.gate,
+                journal=world.journal,
+                issues=world.context.issues,
+                clock=world.clock,
+                actors=lambda: [world.actor],
+                processes=Processes(self.containers.get, lambda pid: pid not in self.gone),
+                sources=(),
+                module=lambda: self.module,
+                claim=self.claimed.extend,
+            )
+        )
+
+    def event(self, number: int, pid: int | None = None, pci: str | None = ONE, source: str = "kernel") -> None:
+        now = self.world.clock.now()
+        self.watch.take(DeviceEvent(source, "xid", pci, number, pid, f"NVRM: Xid {number}", now))
+
+    def reading(self, *problems: Problem, without: str | None = None, pids: tuple[int, ...] = ()) -> None:
+        broken = {p.device for p in problems} | {without}
+        processes = tuple(GpuProcess(pid, 1, "compute") for pid in pids)
+        gpus = {
+            a.pci: GpuSample(a.pci, memory_free=20, processes=processes)
+            for a in self.host.facts().accelerators
+            if a.pci not in broken
+        }
+        self.watch.on_sample(Sample({}, problems, {} if None in {p.device for p in problems} else gpus))
+
+    @property
+    def issues(self) -> list[tuple[str, str]]:
+        return [(i.code, i.subject) for i in self.world.context.issues.list()]
+
+    def health(self, pci: str = ONE) -> object:
+        return next(a for a in self.host.facts().accelerators if a.pci == pci).details["health"]
+
+    async def evidence(self, code: str) -> Mapping[str, Any]:
+        return [e async for e in self.world.journal.follow() if e.code == code][-1].evidence
+
+    async def failed_with(self) -> Mapping[str, Any]:
+        await self.world.until_code("failed")
+        return await self.evidence("failed")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = await World.open(tmp_path, QUICK)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def scene(world: World, tree: Tree) -> AsyncIterator[Scene]:
+    made = Scene(world, HostWatch(facts(gpu(ONE), gpu(TWO, 1)), Timing(), tree.roots))
+    yield made
+    await made.watch.close()
+    await made.host.close()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "root").machine()
+
+
+async def restarted(scene: Scene, engine: Engine) -> Engine:
+    def another() -> Engine | None:
+        serving = scene.world.d.serving_engine
+        return serving if serving is not None and serving is not engine else None
+
+    found = await until(another, LIMIT, "another engine")
+    assert found is not None
+    return found
+
+
+# what a program did
+
+
+async def test_an_xid_of_a_program_is_named_by_the_failure_of_its_engine_and_the_gpu_stays_well(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.event(31, engine.pid)
+    scene.world.runner.kill()
+    failed = await scene.failed_with()
+    assert (failed["code"], failed["xid"], failed["gpu"]) == ("gpu_fault", 31, ONE)
+    assert scene.world.d.reason is None or "XID 31 (GPU memory page fault)" in scene.world.d.reason.text
+    await restarted(scene, engine)
+    assert scene.health() == "ok"
+    assert scene.issues == []
+    told = await scene.evidence("xid")
+    assert (told["engine"], told["known_by"], told["xid"]) == ("m-1", "process", 31)
+
+
+async def test_an_xid_of_a_child_of_the_engine_is_the_engines(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.containers[4711] = str(engine.container_id)
+    scene.event(13, 4711)
+    assert [r["xid"] for r in engine.reported] == [13]
+    assert (await scene.evidence("xid"))["known_by"] == "container"
+
+
+async def test_a_child_that_has_vanished_is_remembered_from_the_last_reading(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.containers[4711] = str(engine.container_id)
+    scene.reading(pids=(4711,))
+    scene.containers.clear()
+    scene.gone.add(4711)
+    scene.event(43, 4711)
+    assert (await scene.evidence("xid"))["known_by"] == "container"
+    assert len(engine.reported) == 1
+
+
+async def test_a_process_that_nobody_ever_saw_is_the_only_engines_on_that_gpu(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.gone.add(4711)
+    scene.event(45, 4711, pci=TWO)
+    assert not engine.reported
+    scene.event(45, 4711)
+    assert [r["known_by"] for r in engine.reported] == ["only_engine"]
+
+
+async def test_an_xid_of_a_desktop_is_nobodys(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.event(31, 4711)  # it lives, and is in no container
+    assert engine.reported == ()
+    assert "engine" not in await scene.evidence("xid")
+
+
+async def test_nvml_and_the_kernels_log_tell_of_one_xid_once_and_the_kernel_names_the_process(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.event(31, source="nvml")
+    scene.event(31, engine.pid, source="kernel")
+    assert [(r["source"], r["known_by"]) for r in engine.reported] == [("kernel", "process")]
+    scene.event(31, source="nvml")
+    scene.event(31, engine.pid, source="kernel")
+    assert len(engine.reported) == 2  # a second one within seconds is a second one
+    assert (await scene.world.codes()).count("xid") == 1
+
+
+async def test_nvml_alone_is_believed_after_a_moment(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.event(31, source="nvml")
+    await until(lambda: engine.reported, LIMIT, "it is told")
+    assert engine.reported[0]["known_by"] == "only_engine"
+
+
+async def test_an_xid_that_nobody_knows_is_said_to_be_unknown(scene: Scene) -> None:
+    await scene.world.started()
+    scene.event(4711)
+    events = [e async for e in scene.world.journal.follow() if e.code == "xid"]
+    assert "which Outrider does not know" in events[0].text
+    assert scene.health() == "ok"
+
+
+@pytest.mark.parametrize("pci", [None, "0000:99:00.0"])
+async def test_an_event_about_no_gpu_of_ours_is_told_and_changes_nothing(scene: Scene, pci: str | None) -> None:
+    await scene.world.started()
+    scene.event(79, pci=pci)
+    assert (await scene.world.codes()).count("xid") == 1
+    assert scene.issues == []
+
+
+async def test_a_report_long_before_an_end_is_not_its_cause() -> None:
+    error = EngineFailed("engine_exited", "ended with exit code 1")
+    report = {"xid": 31, "gpu": ONE, "kind": "xid", "at": 100.0}
+    assert device_policy.blamed(error, [report], 300.0) is error
+    assert device_policy.blamed(error, [report], 101.0).code == "gpu_fault"
+    named = EngineFailed("out_of_memory", "CUDA out of memory", hint="less context")
+    kept = device_policy.blamed(named, [report], 101.0)
+    assert (kept.code, kept.hint, kept.evidence["xid"]) == ("out_of_memory", "less context", 31)
+    killed = device_policy.blamed(error, [{"kind": "oom_kill", "text": "Out of memory", "at": 100.0}], 101.0)
+    assert "memory ran out" in killed.detail
+
+
+# a GPU that is lost
+
+
+async def test_a_lost_gpu_takes_its_engine_along_and_it_waits_until_the_gpu_is_back(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.event(79)
+    assert scene.issues == [("gpu_lost", ONE)]
+    assert scene.health() == "lost"
+    assert scene.health(TWO) == "ok"
+    assert scene.host.facts().accelerators[0].memory_free is None
+    await until(lambda: not scene.world.d.live(), LIMIT, "the engine is taken down although its process lives")
+    failed = await scene.failed_with()
+    assert (failed["code"], failed["gpu"], failed["xid"]) == ("gpu_lost", ONE, 79)
+    await scene.world.until_code("held")
+    view = scene.world.actor.view()
+    assert (view.state, view.desired) == (State.FAILED, Desired.RUNNING)
+    assert view.reason is not None
+    assert (view.reason.code, view.next_attempt_s) == ("gpu_lost", None)
+    assert view.reason.hint
+    assert scene.world.runner.ups == 1
+    for _ in range(STEADY):
+        scene.reading()
+    assert scene.issues == []
+    await restarted(scene, engine)
+    assert "held_over" in await scene.world.codes()
+    assert scene.host.facts().accelerators[0].details["health"] == "ok"
+
+
+async def test_nvmls_word_is_enough_without_any_xid(scene: Scene) -> None:
+    await scene.world.started()
+    scene.reading(LOST)
+    assert scene.issues == [("gpu_lost", ONE)]
+    await until(lambda: not scene.world.d.live(), LIMIT, "the engine is gone")
+    scene.reading()
+    assert scene.issues == []
+
+
+async def test_an_engine_on_another_gpu_is_left_alone(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.event(79, pci=TWO)
+    assert scene.issues == [("gpu_lost", TWO)]
+    assert scene.gate.bar(scene.world.d) is None
+    assert scene.world.d.serving_engine is engine
+
+
+async def test_a_start_on_a_gpu_that_is_lost_meanwhile_is_called_off(scene: Scene) -> None:
+    create = scene.world.runner
+    create.create_may_end = asyncio.Event()
+    scene.world.run()
+    await asyncio.sleep(0)
+    await scene.world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: create.ups == 1, LIMIT, "a start")
+    scene.event(79)
+    create.create_may_end.set()
+    await scene.world.until_code("held")
+    await until(lambda: not scene.world.d.live(), LIMIT, "nothing is left of it")
+    assert scene.world.d.serving_engine is None
+
+
+async def test_a_gpu_that_the_driver_no_longer_lists_is_lost_when_that_lasts(scene: Scene) -> None:
+    for _ in range(MISSES - 1):
+        scene.reading(without=TWO)
+        assert scene.issues == []
+    scene.reading(without=TWO)
+    assert scene.issues == [("gpu_lost", TWO)]
+    scene.reading()
+    assert scene.issues == []
+
+
+async def test_three_misses_degrade_and_stop_nothing(scene: Scene) -> None:
+    engine = await scene.world.started()
+    for _ in range(MISSES):
+        scene.reading(Problem("nvml_timeout", "nvidia", "nvidia_child gave no answer in time", "look"))
+    assert scene.issues == [("gpu_degraded", ONE), ("gpu_degraded", TWO)]
+    assert scene.world.d.serving_engine is engine
+    scene.reading()
+    assert scene.issues == []
+
+
+async def test_a_driver_that_is_away_for_a_while_takes_no_engine_down(scene: Scene) -> None:
+    engine = await scene.world.started()
+    for _ in range(MISSES):
+        scene.reading(Problem("library_missing", "nvidia", "no library", "install"))
+    assert scene.issues == [("gpu_lost", ONE), ("gpu_lost", TWO)]
+    assert scene.world.d.serving_engine is engine
+
+
+async def test_a_throttled_gpu_is_an_issue_while_it_lasts(scene: Scene) -> None:
+    hot = GpuSample(ONE, throttled_by=("hardware_thermal",), idle=False)
+    for _ in range(STEADY):
+        scene.watch.on_sample(Sample({}, (), {ONE: hot, TWO: GpuSample(TWO)}))
+    assert scene.issues == [("gpu_throttled", ONE)]
+    assert scene.health() == "throttled"
+    for _ in range(STEADY):
+        scene.reading()
+    assert scene.issues == []
+
+
+async def test_an_error_of_the_hardware_is_over_when_the_driver_was_loaded_anew(scene: Scene) -> None:
+    scene.event(48)
+    assert scene.issues == [("gpu_degraded", ONE)]
+    scene.reading()
+    assert scene.issues == [("gpu_degraded", ONE)]
+    scene.module = 2
+    scene.reading()
+    assert scene.issues == []
+
+
+# a driver of two halves
+
+
+async def test_a_mismatch_refuses_starts_and_leaves_alone_what_runs(scene: Scene) -> None:
+    engine = await scene.world.started()
+    scene.reading(MISMATCH)
+    assert scene.issues == [("driver_mismatch", "host")]
+    assert scene.health() == "driver_mismatch"
+    assert scene.world.d.serving_engine is engine
+    scene.world.runner.kill()  # it ends by itself
+    await until(lambda: not scene.world.d.live(), LIMIT, "the engine is gone")
+    await scene.world.until_code("held")
+    view = scene.world.actor.view()
+    assert view.reason is not None
+    assert (view.reason.code, view.reason.hint) == ("driver_mismatch", "reboot")
+    assert scene.world.runner.ups == 1
+    scene.reading()
+    assert scene.issues == []
+    await restarted(scene, engine)
+
+
+async def test_a_switch_waits_for_the_driver_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await scene.world.started()
+    scene.reading(MISMATCH)
+    scene.world.planner.answer = a_plan(devices=("nvidia.com/gpu=0",), argv=("other",))
+    monkeypatch.setattr(scene.world.memory, "facts_for", lambda _: scene.host.facts())
+    await scene.world.actor.replan(Cause("apply", "t"))
+    await scene.world.until_code("planned")
+    await until(lambda: not scene.world.d.busy, LIMIT, "the plan is made")
+    assert scene.world.d.serving_engine is engine
+    assert "switch_started" not in await scene.world.codes()
+    scene.reading()
+    await scene.world.until_code("switch_done")
+
+
+async def test_a_driver_that_comes_later_is_found(world: World, tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = HostWatch(facts(problems=(MISMATCH,)), Timing(), tree.roots)
+    scene = Scene(world, host)
+    assert scene.issues == [("driver_mismatch", "host")]
+    assert scene.gate.bar(world.d) is not None  # no plan could be made for a GPU that cannot be seen
+
+    async def renew() -> bool:
+        host._facts = dataclasses.replace(host._facts, accelerators=(gpu(ONE),), problems=())
+        return True
+
+    monkeypatch.setattr(host, "renew", renew)
+    await scene.watch.look()
+    assert scene.issues == []
+    assert scene.claimed == [ONE]
+    assert scene.gate.bar(world.d) is None
+    assert "gpu_found" in await world.codes()
+    await scene.watch.close()
+    await host.close()
+
+
+async def test_a_gpu_that_was_lost_before_the_daemon_came_holds_what_has_no_plan(world: World, tree: Tree) -> None:
+    host = HostWatch(facts(problems=(LOST,)), Timing(), tree.roots)
+    scene = Scene(world, host)
+    assert scene.issues == [("gpu_lost", ONE)]
+    why = scene.gate.bar(world.d)
+    assert why is not None
+    assert (why.code, why.hint) == ("gpu_lost", "check power, then reboot")
+    await host.close()
+
+
+# the policy
+
+
+def a_gpu(pci: str, health: Health = Health.OK, *, vendor: str = "nvidia", seen: bool = True) -> Gpu:
+    return Gpu(pci, vendor, (f"dev-{pci}",) if seen else (), Verdict(health, health.value), seen)
+
+
+WELL, GONE = a_gpu("a"), a_gpu("b", Health.LOST)
+AMD = a_gpu("c", vendor="amd")
+UNSEEN = a_gpu("d", Health.LOST, seen=False)
+
+
+@pytest.mark.parametrize(
+    ("wish", "gpus", "mismatch", "action", "reason"),
+    [
+        (Wish(False, ("dev-a",)), [WELL, GONE], False, Start.GO, "devices_well"),
+        (Wish(False, ("dev-b",)), [WELL, GONE], False, Start.HOLD, "gpu_lost"),
+        (Wish(False, ("dev-a", "dev-b")), [WELL, GONE], False, Start.HOLD, "gpu_lost"),
+        (Wish(False, None), [WELL, GONE], False, Start.GO, "devices_well"),
+        (Wish(False, None), [GONE], False, Start.HOLD, "gpu_lost"),
+        (Wish(False, None), [UNSEEN], False, Start.HOLD, "gpu_lost"),
+        (Wish(False, ()), [UNSEEN], False, Start.HOLD, "gpu_lost"),  # planned for the CPU without being asked
+        (Wish(False, ()), [GONE], False, Start.GO, "devices_well"),
+        (Wish(False, None), [], False, Start.GO, "devices_well"),
+        (Wish(True, None), [GONE], True, Start.GO, "cpu"),
+        (Wish(False, ("dev-a",)), [WELL], True, Start.HOLD, "driver_mismatch"),
+        (Wish(False, ("nvidia.com/gpu=0",)), [], True, Start.HOLD, "driver_mismatch"),
+        (Wish(False, None), [WELL], True, Start.HOLD, "driver_mismatch"),
+        (Wish(False, None), [], True, Start.HOLD, "driver_mismatch"),
+        (Wish(False, ()), [], True, Start.HOLD, "driver_mismatch"),
+        (Wish(False, ()), [WELL], True, Start.GO, "devices_well"),
+        (Wish(False, ("dev-c",)), [WELL, AMD], True, Start.GO, "devices_well"),
+        (Wish(False, None), [WELL, AMD], True, Start.GO, "devices_well"),
+    ],
+)
+def test_whether_a_start_may_go(wish: Wish, gpus: list[Gpu], mismatch: bool, action: Start, reason: str) -> None:
+    decision = device_policy.start(wish, gpus, mismatch)
+    assert (decision.action, decision.reason) == (action, reason)
+
+
+def test_several_engines_on_a_gpu_are_not_told_apart_by_guessing() -> None:
+    both = [Suspect("x", 1, "cx", True), Suspect("y", 2, "cy", True)]
+    assert device_policy.whose(None, None, both).reason == "several_engines"
+    assert device_policy.whose(2, None, both).evidence["engine"] == "y"
+    assert device_policy.whose(3, "cx", both).evidence["engine"] == "x"
+    assert device_policy.whose(3, None, both).action is Whose.NOBODYS
