@@ -7,12 +7,15 @@ what an engine answers is hostile until parsed: bounded in size, checked in shap
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import httpcore
 import httpx
 
+from orchestrator.engine_socket import NotASocket, opened
 from orchestrator.errors import EngineFailed
 
 LARGEST_ANSWER = 4 << 20
@@ -47,15 +50,25 @@ class EngineUnreachable(EngineFailed):
         self.busy = busy
 
 
+class SocketReplaced(EngineUnreachable):
+    """The engine put something else in its socket's place. No engine does that by itself, and waiting does not help."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.code = "engine_socket_replaced"
+        self.hint = (
+            "it may have been taken over: look at `outrider logs MODEL` and at where its image and weights are from"
+        )
+
+
 class EngineClient:
     """One engine's HTTP client. Use as an async context manager, or `close` it."""
 
     def __init__(self, *, socket: str | None, port: int | None, key: str, timeout: float) -> None:
         if (socket is None) == (port is None):
             raise ValueError("an engine has a socket or a port")
-        transport = httpx.AsyncHTTPTransport(uds=socket, retries=0) if socket else httpx.AsyncHTTPTransport(retries=0)
         self._http = httpx.AsyncClient(
-            transport=transport,
+            transport=httpx.AsyncHTTPTransport(retries=0) if socket is None else _transport(socket),
             base_url="http://engine" if socket else f"http://127.0.0.1:{port}",
             headers={"authorization": f"Bearer {key}"},
             timeout=timeout,
@@ -93,7 +106,34 @@ class EngineClient:
                     if size > LARGEST_ANSWER:
                         raise EngineUnreachable(f"{method} {path} answered more than {LARGEST_ANSWER} bytes")
                 return Answer(response.status_code, b"".join(parts))
+        except NotASocket as error:
+            raise SocketReplaced(str(error)) from error
         except httpx.TimeoutException as error:
             raise EngineUnreachable(f"{method} {path}: no answer in time", busy=True) from error
         except httpx.HTTPError as error:
             raise EngineUnreachable(f"{method} {path}: {type(error).__name__} {error}".rstrip()) from error
+
+
+class _NoFollow(httpcore.AnyIOBackend):
+    """Connects to a unix socket and never to what a link in its place names."""
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            with opened(path) as address:
+                return await super().connect_unix_socket(address, timeout, socket_options)
+        except NotASocket:
+            raise
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+
+
+def _transport(socket: str) -> httpx.AsyncHTTPTransport:
+    """httpx's transport over this socket. How to connect can only be said to the pool below it."""
+    transport = httpx.AsyncHTTPTransport(retries=0)
+    transport._pool = httpcore.AsyncConnectionPool(uds=socket, retries=0, network_backend=_NoFollow())
+    return transport

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.clock import Clock
-from orchestrator.engine_client import EngineClient, EngineUnreachable
+from orchestrator.engine_client import EngineClient, EngineUnreachable, SocketReplaced
 from orchestrator.errors import EngineFailed
 from orchestrator.plan import Method, Plan
 from orchestrator.runtimes.base import EngineCounters, RuntimeAdapter
@@ -55,6 +55,8 @@ async def wait_healthy(
     while True:
         try:
             answer = await client.get(adapter.health_path, timeout=timing.engine_call)
+        except SocketReplaced:
+            raise
         except EngineUnreachable:
             seen("not listening yet")
         else:

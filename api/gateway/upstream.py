@@ -16,6 +16,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from orchestrator.engine_socket import opened
+
 IDLE_LIMIT = 4.0
 """Seconds. llama.cpp closes an idle connection after 5.0 s."""
 MOST_REQUESTS = 99
@@ -320,7 +322,8 @@ class Pool:
             while True:
                 try:
                     if self._path is not None:
-                        _, connection = await loop.create_unix_connection(lambda: Connection(self), self._path)
+                        with opened(self._path) as address:
+                            _, connection = await loop.create_unix_connection(lambda: Connection(self), address)
                     else:
                         _, connection = await loop.create_connection(lambda: Connection(self), "127.0.0.1", self._port)
                 except OSError as error:
