@@ -237,6 +237,8 @@ def _next_step(codes: Set[str]) -> str:
     """What helps against these rejections, where that is known."""
     if DoesNotFit.code in codes:
         return "stop another model, or give this one less context or fewer parallel sequences; "
+    if "size_unknown" in codes:
+        return "`outrider model pull` fetches its weights, whose size is known then; "
     if codes and all(code.startswith("drafter_") for code in codes):
         return 'use the drafter that was made for this model, or set speculation.method = "none"; '
     return ""

@@ -154,6 +154,8 @@ def _bytes(job: Mapping[str, Any]) -> str:
         return ""
     if not total:
         return f" ({size(done)})"
+    if job["kind"] == "model_pull":
+        return f" ({done / total * 100:.0f} %)"  # its words have the bytes
     return f" ({done / MIB:.0f} of {total / MIB:.0f} MiB, {done / total * 100:.0f} %)"
 
 

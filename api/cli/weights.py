@@ -12,6 +12,7 @@ from api.cli.library import follow_job
 from api.cli.options import Common, Json, Model, at, common
 from api.cli.output import clock_time, note, print_json, print_table, say, size, ticker
 from orchestrator.errors import DigestMismatch, UsageError
+from orchestrator.weights.meter import amount
 
 HUB = 180.0
 """Seconds for an answer that itself waits for the hub's, with its retries."""
@@ -156,10 +157,7 @@ def _state(file: Mapping[str, Any]) -> str:
 
 
 def _megabytes(count: int | None) -> str:
-    """Bytes as hubs count them."""
-    if count is None:
-        return "-"
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count} B"
+    return "-" if count is None else amount(count)
 
 
 def verify(ctx: typer.Context, model: Model, as_json: Json = False) -> None:

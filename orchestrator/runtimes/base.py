@@ -55,6 +55,10 @@ class LaunchRequest:
     port: str | None = None
 
 
+OFFLINE: Mapping[str, str] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+"""In every engine's environment: weights are fetched by the daemon, and an engine has no token to ask a hub with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """What the container runs: arguments after the image's entrypoint, and the environment.

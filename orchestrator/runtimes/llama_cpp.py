@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from orchestrator.memory_fit import Backend, KvType
 from orchestrator.models import Runtime
 from orchestrator.plan import KEY, SOCKET, Method, Reason
-from orchestrator.runtimes.base import Command, EngineCounters, FailureSignature, LaunchRequest, samples
+from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples
 
 _SPEC_TYPE = {
     Method.DRAFT: "draft-simple",
@@ -153,7 +153,7 @@ class LlamaCpp:
         if request.prompt_cache is not None:
             argv += ["--cache-ram", str(request.prompt_cache >> 20)]
         argv += ["--metrics", "--slots", "--jinja", "--no-webui", *_speculation(request)]
-        return Command(argv=tuple(argv), env={"LLAMA_API_KEY": KEY})
+        return Command(argv=tuple(argv), env={"LLAMA_API_KEY": KEY, **OFFLINE})
 
     def refuses(self, request: LaunchRequest) -> Reason | None:
         if request.method in _NEEDS_DRAFTER and request.drafter is None:

@@ -15,7 +15,7 @@ from typing import Any
 from orchestrator.memory_fit import Backend, KvType
 from orchestrator.models import Runtime
 from orchestrator.plan import KEY, SOCKET, Method, Reason
-from orchestrator.runtimes.base import Command, EngineCounters, FailureSignature, LaunchRequest, samples
+from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples
 
 _METHOD = {
     Method.NGRAM: "ngram",
@@ -52,8 +52,7 @@ _FLAGS = frozenset({
 })  # fmt: skip
 
 _OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
+    **OFFLINE,
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_HOST_IP": "127.0.0.1",  # else it looks its address up by probing an outside one

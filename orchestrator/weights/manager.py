@@ -25,7 +25,7 @@ from orchestrator.weights.choosing import Source, Wanted, source_of, things, whe
 from orchestrator.weights.existing import cache_folder
 from orchestrator.weights.fetching import Pace
 from orchestrator.weights.hub import Hub
-from orchestrator.weights.meter import Meter
+from orchestrator.weights.meter import Meter, amount
 from orchestrator.weights.pulling import Part, Puller, Settled
 from orchestrator.weights.request import CheckedFile, PullPreview, PullRequest
 
@@ -33,7 +33,6 @@ LOW_DISK = "low_disk"
 """The issue that stops pulls; housekeeping opens it and closes it."""
 TOKEN_SHARED = "token_readable"  # noqa: S105 - an issue's name
 KIND = "model_pull"
-GB = 1_000_000_000
 
 
 class Weights:
@@ -120,7 +119,7 @@ class Weights:
             }
         )
         what = ", ".join(f"{part.part.what} at {part.commit[:12]}" for part in done)
-        fetched = f"{missing / GB:.2f} GB fetched" if missing else "nothing had to be fetched"
+        fetched = f"{amount(missing)} fetched" if missing else "nothing had to be fetched"
         return f"{what}: {fetched}; `outrider start {request.subject}` starts it"
 
     @asynccontextmanager
@@ -170,7 +169,7 @@ class Weights:
         name, _, tag = str(request.repository).partition(":")
         form = Format.GGUF if tag or request.file is not None else Format.SAFETENSORS
         source = Source(name, request.revision or "main", Wanted(form, tag or None, request.file))
-        found = await puller.settle(Part(f"model {request.name}", source), request.revision or "main", meter)
+        found = await puller.settle(Part(name, source), request.revision or "main", meter)
         file = found.steps[0].file.path if form is Format.GGUF else None
         exact = Source(name, found.commit, Wanted(form, file=file))
         return replace(found, part=Part(found.part.what, exact))
@@ -194,13 +193,16 @@ class Weights:
             chosen += [d for d in entry.drafters if d.format is variant.format and name in (d.variants or (name,))]
         elif request.drafters:
             chosen += [_named(entry.drafters, d, entry, "drafter") for d in request.drafters]
-        elif planned.plan is not None and planned.plan.drafter is not None:
-            chosen.append(_named(entry.drafters, planned.plan.drafter, entry, "drafter"))
+        else:
+            # nobody can plan with weights of unknown size: then what the definition itself prefers
+            own = entry.speculation.drafter or (entry.drafters[0].name if len(entry.drafters) == 1 else None)
+            drafter = own if planned.plan is None else planned.plan.drafter
+            chosen += [] if drafter is None else [_named(entry.drafters, drafter, entry, "drafter")]
         parts = []
         for thing in chosen:
             source = source_of(thing)
             if source is not None:
-                parts.append(Part(f"{entry.name} {thing.name}", source))
+                parts.append(Part(thing.name, source))
         if not parts:
             raise Refused(
                 f"{entry.name} {name} is a file of its own here, not a repository's: there is nothing to pull",
@@ -241,7 +243,7 @@ class Weights:
             }
             moved = old is not None and old != part.commit
             code = "weights_moved" if moved else "weights_pulled"
-            text = f"{what} is {part.part.source.repository} at {part.commit[:12]}"
+            text = f"{what} of {request.subject} is {part.part.source.repository} at {part.commit[:12]}"
             text += f", and no longer at {old[:12]}" if moved and old is not None else ""
             self._c.journal.emit(
                 "weights",

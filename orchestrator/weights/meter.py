@@ -93,3 +93,10 @@ def _duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def amount(count: int) -> str:
+    """Bytes for people, as hubs count them."""
+    if count < MB // 10:
+        return f"{count} B"
+    return f"{count / MB:.1f} MB" if count < 1000 * MB else f"{count / MB / 1000:.2f} GB"

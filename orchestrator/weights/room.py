@@ -7,9 +7,8 @@ from pathlib import Path
 
 from orchestrator import disk
 from orchestrator.errors import DiskFull
+from orchestrator.weights.meter import amount
 from orchestrator.weights.shelf import used_bytes
-
-GB = 1_000_000_000
 
 
 def check(
@@ -33,7 +32,7 @@ def check(
         used = used_bytes(store)
         if used + size > quota:
             raise DiskFull(
-                f"{what} needs {size / GB:.2f} GB more, and the store has {used / GB:.2f} of its {quota / GB:.2f} GB",
+                f"{what} needs {amount(size)} more, and the store has {amount(used)} of its {amount(quota)}",
                 hint="raise `[store] quota_bytes`, or remove a model: `outrider model ls` shows what each takes",
                 evidence={"quota_bytes": quota, "used_bytes": used, "needed_bytes": size, "partial_bytes": partial},
             )

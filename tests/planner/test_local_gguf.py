@@ -62,7 +62,7 @@ def test_dflash_is_planned_with_container_paths_and_two_slots(tmp_path: Path) ->
     assert "--host /run/engine/engine.sock" in argv
     assert f"-c {plan.context * 2} -np 2" in argv
     assert str(tmp_path) not in argv
-    assert plan.env == {"LLAMA_API_KEY": "{key}"}
+    assert plan.env == {"LLAMA_API_KEY": "{key}", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     assert {"image_unresolved", "cpu_only", "fits", "method"} <= {r.code for r in plan.reasons}
 
 

@@ -39,7 +39,7 @@ def test_plain_has_no_trace_of_speculation_and_no_key_in_argv() -> None:
         "-m /models/target/m.gguf --alias tiny --host /run/engine/engine.sock -c 4096 -np 2 -t 1 "
         "--metrics --slots --jinja --no-webui"
     )
-    assert command.env == {"LLAMA_API_KEY": "{key}"}
+    assert command.env == {"LLAMA_API_KEY": "{key}", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 def test_every_flag_is_declared() -> None:

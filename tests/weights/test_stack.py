@@ -1,0 +1,256 @@
+"""The commands on a whole Outrider: pulled, killed half-way, gone on with, started, answering, verified, removed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models import generate as g
+from tests.models.tokenizer import recital
+from tests.stack.stack import Stack, model_toml
+from tests.waiting import until_sync
+from tests.weights import hub as hubs
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+TOKEN = "hf_" + "TopSecret" * 3
+
+
+def outrider(stack: Stack, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "api.cli", "--state-dir", str(stack.folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    print(f"$ outrider {' '.join(words)} -> {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def as_json(stack: Stack, *words: str, code: int = 0) -> Any:
+    done = outrider(stack, *words, "--json")
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def make(
+    podman_socket: str, embedded_image: str, hub: hubs.HubServer, tmp_path: Path
+) -> Iterator[Callable[..., Stack]]:
+    """A stack whose hub is ours, whose cache is empty, and whose token lies in a file."""
+    made: list[Stack] = []
+    secret = tmp_path / "token"
+    secret.write_text(TOKEN + "\n")
+    secret.chmod(0o600)
+    hub.tokens = {TOKEN}
+
+    def one(store: str = "", cache: Path | None = None) -> Stack:
+        stack = Stack(str(podman_socket))
+        stack.write_settings(
+            f'[hub]\nendpoint = "{hub.endpoint}"\ntoken_file = "{secret}"\n'
+            f'cache = "{cache or tmp_path / "cache"}"\n[store]\nlow_water = 0.0\n{store}'
+        )
+        made.append(stack)
+        return stack
+
+    yield one
+    for stack in made:
+        stack.close()
+
+
+def define(stack: Stack, name: str = "tiny") -> None:
+    """A model of two repositories of ours: a target, and its DFlash drafter."""
+    data = {
+        "name": name,
+        "variants": [
+            {
+                "name": "f32",
+                "format": "gguf",
+                "quantisation": "F32",
+                "repository": "org/tiny-GGUF:F32",
+                "weight_bytes": 1331136,
+            }
+        ],
+        "drafters": [
+            {
+                "name": "fast",
+                "method": "dflash",
+                "format": "gguf",
+                "repository": "org/tiny-dflash:F32",
+                "weight_bytes": 417248,
+            }
+        ],
+        "context": 2048,
+        "parallel": 1,
+        "threads": 1,
+    }
+    (stack.paths.models_d / f"{name}.toml").write_text(model_toml(data))
+
+
+def offer(hub: hubs.HubServer, models: Path) -> None:
+    target, drafter = (models / g.TARGET).read_bytes(), (models / g.DFLASH).read_bytes()
+    hub.add("org/tiny-GGUF", {"tiny-F32.gguf": target, "tiny-Q4_0.gguf": b"no" * 4000, "README.md": b"x"}, private=True)
+    hub.add("org/tiny-dflash", {"tiny-dflash-F32.gguf": drafter, "train.py": b"import os"})
+
+
+def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
+    make: Callable[..., Stack], hub: hubs.HubServer, test_models: Path
+) -> None:
+    offer(hub, test_models)
+    target = (test_models / g.TARGET).read_bytes()
+    stack = make()
+    define(stack)
+    with stack:
+        plan = as_json(stack, "plan", "tiny")["plan"]
+        assert {"weights_missing", "drafter_missing"} <= {r["code"] for r in plan["reasons"]}
+        refused = outrider(stack, "start", "tiny", "--wait", "--timeout", "20")
+        assert refused.returncode != 0
+        assert "outrider start tiny --pull" in refused.stderr
+        dry = as_json(stack, "model", "pull", "tiny", "--dry-run")
+        assert dry["fetch_bytes"] == dry["total_bytes"] == len(target) + (test_models / g.DFLASH).stat().st_size
+        assert [f["path"] for p in dry["parts"] for f in p["files"]] == ["tiny-F32.gguf", "tiny-dflash-F32.gguf"]
+        assert dry["fits"] is True
+        assert hub.bytes_sent == 0
+
+        hub.rate = len(target) / 4
+        command = [sys.executable, "-m", "api.cli", "--state-dir", str(stack.folder), "model", "pull", "tiny"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as pulling:
+            until_sync(lambda: hub.bytes_sent > len(target) // 3, 30, "a third of it")
+            stack.kill_daemon()
+            _, errors = pulling.communicate(timeout=30)
+        assert pulling.returncode == 6
+        assert re.search(r"tiny-F32.gguf \(file 1 of 1\), [\d.]+ of [\d.]+ MB, [\d.]+ MB/s", errors), errors
+        hub.rate = None
+        (partial,) = stack.paths.store.rglob("*.partial")
+        there = partial.stat().st_size
+        assert there > 0
+        stack.start_daemon()
+        before = hub.bytes_sent
+        started = outrider(stack, "start", "tiny", "--pull", "--wait")
+        assert started.returncode == 0, started.stderr
+        assert hub.ranges("tiny-F32.gguf") == [None, f"bytes={there}-"]
+        assert hub.bytes_sent - before == dry["total_bytes"] - there
+        assert stack.text("tiny", 40) == recital(40)
+        engine = stack.deployment("tiny")["engine"]
+        assert engine["method"] == "dflash"
+
+        said = as_json(stack, "model", "ls")
+        variant, drafter = next(m for m in said if m["name"] == "tiny")["weights"]
+        assert (variant["state"], variant["revision"]) == ("here", hub.heads["org/tiny-GGUF"])
+        assert (drafter["bytes"], drafter["origin"], drafter["checked_ok"]) == (
+            (test_models / g.DFLASH).stat().st_size,
+            "hub",
+            True,
+        )
+        assert hub.heads["org/tiny-GGUF"][:12] in outrider(stack, "model", "ls").stdout
+        asked = len(hub.api)
+        assert outrider(stack, "model", "pull", "tiny").returncode == 0
+        assert len(hub.api) == asked, "what is here needs no hub"
+
+        good = as_json(stack, "model", "verify", "tiny")
+        assert good["ok"] is True
+        assert len(good["files"]) == 2
+        busy = outrider(stack, "model", "rm", "tiny", "--weights")
+        assert busy.returncode == 4
+        assert outrider(stack, "stop", "tiny", "--wait").returncode == 0
+        weights = Path(variant["path"])
+        with weights.open("r+b") as file:
+            file.seek(-1, 2)
+            file.write(b"\x55")
+        bad = as_json(stack, "model", "verify", "tiny", code=1)
+        assert [f["ok"] for f in bad["files"]] == [False, True]
+        assert "weights_damaged" in {i["code"] for i in as_json(stack, "issues")}
+        assert outrider(stack, "model", "pull", "tiny").returncode == 0
+        assert weights.read_bytes() == target, "what was damaged is fetched again"
+        assert as_json(stack, "model", "verify", "tiny")["ok"] is True
+        assert "weights_damaged" not in {i["code"] for i in as_json(stack, "issues")}
+        (stack.paths.models_d / "tiny.toml").unlink()
+        stack.send("POST", "/api/v1/reload", {"dry_run": False})
+        no_secret(stack)
+
+
+def no_secret(stack: Stack) -> None:
+    """The token is in no file of ours, and in no answer."""
+    for file in stack.folder.rglob("*"):
+        assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), file
+    for path in ("jobs", "events", "issues", "models", "deployments"):
+        assert TOKEN not in json.dumps(stack.get(f"/api/v1/{path}"))
+
+
+def test_a_repository_becomes_a_model_of_its_own(
+    make: Callable[..., Stack], hub: hubs.HubServer, test_models: Path
+) -> None:
+    offer(hub, test_models)
+    stack = make("quota_bytes = 30000000\n")
+    with stack:
+        ambiguous = outrider(stack, "model", "pull", "org/tiny-GGUF", "--name", "mine")
+        assert ambiguous.returncode == 3
+        assert "--file" in ambiguous.stderr
+        words = ("org/tiny-GGUF", "--file", "*F32*", "--name", "mine", "--threads", "1", "--context", "2048")
+        pulled = as_json(stack, "model", "pull", *words)
+        assert pulled["result"]["fetched_bytes"] == (test_models / g.TARGET).stat().st_size
+        text = (stack.paths.models_d / "mine.toml").read_text()
+        assert f'revision = "{hub.heads["org/tiny-GGUF"]}"' in text
+        assert 'file = "tiny-F32.gguf"' in text
+        assert outrider(stack, "start", "mine", "--wait").returncode == 0
+        assert stack.text("mine", 20) == recital(20)
+        assert outrider(stack, "stop", "mine", "--wait").returncode == 0
+
+        sent = hub.bytes_sent
+        second = ("--repository", "org/tiny-GGUF", "--file", "tiny-F32.gguf", "--threads", "1")
+        assert outrider(stack, "model", "add", "other", *second).returncode == 0
+        assert hub.bytes_sent == sent, "two models share the file"
+        shared = outrider(stack, "model", "rm", "other", "--weights")
+        assert shared.returncode == 4
+        assert "also those of mine" in shared.stderr
+        assert outrider(stack, "model", "rm", "other").returncode == 0
+        assert outrider(stack, "model", "rm", "mine", "--weights").returncode == 0
+        assert not list(stack.paths.store.rglob("*.gguf"))
+        gone = outrider(stack, "model", "pull", "mine")
+        assert gone.returncode == 3
+
+        hub.add("org/large", {"model.gguf": bytes(40_000_000)})
+        full = outrider(stack, "model", "pull", "org/large", "--file", "*.gguf", "--name", "large")
+        assert full.returncode == 4
+        assert "error[disk_full]" in full.stderr
+        assert "quota_bytes" in full.stderr
+
+
+def test_progress_at_least_every_two_seconds_also_when_nothing_comes(
+    make: Callable[..., Stack], hub: hubs.HubServer, test_models: Path
+) -> None:
+    """A drip, then silence; Ctrl-C cancels the job, and the bytes stay."""
+    data = bytes(2_000_000)
+    hub.add("org/drip", {"model.gguf": data})
+    hub.rate = 150_000
+    hub.silent_after = 400_000
+    stack = make()
+    with stack:
+        command = [sys.executable, "-u", "-m", "api.cli", "--state-dir", str(stack.folder), "model", "pull"]
+        command += ["org/drip", "--file", "*.gguf", "--name", "drip"]
+        pulling = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        seen: list[tuple[float, str]] = []
+        assert pulling.stderr is not None
+        for line in pulling.stderr:
+            seen.append((time.monotonic(), line.strip()))
+            if "nothing came for" in line:
+                break
+        pulling.send_signal(2)
+        rest = pulling.stderr.read()
+        pulling.stderr.close()
+        assert pulling.stdout is not None
+        pulling.stdout.close()
+        assert pulling.wait(20) == 130
+        print("\n".join(f"{at - seen[0][0]:6.2f} {line}" for at, line in seen[:: max(1, len(seen) // 12)]), rest)
+        gaps = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(seen)]
+        assert max(gaps) < 2.0, gaps
+        assert seen[-1][0] - seen[0][0] > 2.5
+        assert "goes on where" in rest
+        (job,) = stack.get("/api/v1/jobs")
+        assert job["state"] == "cancelled"
+        (partial,) = stack.paths.store.rglob("*.partial")
+        assert partial.stat().st_size == 400_000
