@@ -1,19 +1,25 @@
-"""`outrider doctor`: what is wrong with this machine, and what to type. Needs no daemon."""
+"""`outrider doctor`: what is wrong with this machine, and what to type; the bundle of `outrider probe --report`.
+
+Neither needs a daemon.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from api.cli.options import Json, common
 from api.cli.output import note, print_json, say
-from orchestrator.errors import NotFound
+from orchestrator.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
+    from hosts.facts import HostFacts
     from orchestrator.doctor.findings import Finding, Report, Rule
+    from orchestrator.paths import Paths
 
 PROBLEMS = 1
 
@@ -97,3 +103,75 @@ def _evidence(evidence: Mapping[str, object]) -> list[str]:
 
 def _short(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def write_report(paths: Paths, file: Path | None, *, as_json: bool) -> None:
+    """Write the bundle. Raises `UsageError` when the file cannot be written."""
+    import datetime as dt
+
+    from orchestrator.clock import SystemClock
+    from orchestrator.doctor import bundle, rules
+    from orchestrator.doctor.asking import by_a_person
+    from orchestrator.doctor.collect import collect
+    from orchestrator.doctor.findings import judge
+
+    if file is None:
+        now = dt.datetime.fromtimestamp(SystemClock().wall(), tz=dt.UTC)
+        file = Path(f"outrider-report-{now:%Y%m%dT%H%M%SZ}.json")
+    question = by_a_person(paths)
+    machine = collect(question)
+    report = judge(machine, rules.load())
+    document = bundle.gather(question, machine, report, lambda: _plans(paths, machine.facts))
+    try:
+        written = bundle.write(document, file)
+    except OSError as error:
+        raise UsageError(
+            f"{file}: {error.strerror or error}", hint="`outrider probe --report /tmp/report.json`"
+        ) from error
+    note(f"wrote {file} ({written // 1024 + 1} KiB): {len(report.findings)} findings, facts, versions, kernel lines")
+    note("names, addresses, serial numbers and secrets were taken out; look at it yourself before you send it")
+    if as_json:
+        print_json({"report": str(file), "bytes": written, "findings": len(report.findings)})
+
+
+def _plans(paths: Paths, facts: HostFacts) -> Iterator[Mapping[str, Any]]:
+    """What would be launched for each model here, in a few words. A model that cannot be planned says why."""
+    from orchestrator import catalogue, planner
+    from orchestrator.clock import SystemClock
+    from orchestrator.config import load
+    from orchestrator.errors import OutriderError
+    from orchestrator.model_files import FileReader
+
+    try:
+        config = load(paths)
+    except OutriderError as error:
+        yield {"error": error.code}
+        return
+    known = catalogue.shipped().overlay(config.models, config.origins)
+    for entry in known.models:
+        try:
+            planned = planner.plan(
+                entry,
+                facts,
+                known,
+                FileReader().inspect(entry, paths.store),
+                defaults=planner.Preferences.of_host(config.defaults),
+                store=str(paths.store),
+                today=SystemClock().today(),
+            )
+        except OutriderError as error:
+            yield {"model": entry.name, "error": error.code}
+            continue
+        plan = planned.plan
+        if plan is None:
+            yield {"model": entry.name, "rejected": sorted({r.code for r in planned.rejected})}
+        else:
+            yield {
+                "model": plan.model,
+                "variant": plan.variant,
+                "runtime": plan.runtime,
+                "image": plan.image,
+                "method": str(plan.method),
+                "context": plan.context,
+                "expected_memory": plan.expected_memory.total,
+            }

@@ -30,11 +30,28 @@ def register(app: typer.Typer) -> None:
     app.add_typer(catalog_app, name="catalog")
 
 
-def probe(as_json: Json = False) -> None:
+def probe(
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="With --report: where it goes.", show_default=False)
+    ] = None,
+    *,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write what a bug report needs to a file: facts, findings, logs.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Say what this machine is: CPU, memory, GPUs. Also what could not be found out."""
     from api.cli.views import host_lines
     from hosts.probe import probe as look
 
+    if report:
+        from api.cli.doctor import write_report
+
+        write_report(common(ctx).paths, file, as_json=as_json)
+        return
+    if file is not None:
+        raise UsageError("a file is written with --report only", hint=f"`outrider probe --report {file}`")
     document = look().to_dict()
     if as_json:
         print_json(document)

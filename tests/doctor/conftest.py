@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from api.cli.main import main
 from hosts.facts import HostFacts
 from hosts.probe import probe
 from tests.doctor import boxes
@@ -15,6 +17,31 @@ from tests.doctor.boxes import Box
 from tests.fakelibs import build
 
 Make = Callable[[str], Box]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+Outrider = Callable[..., Said]
+
+
+@pytest.fixture
+def outrider(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Outrider:
+    """Runs a command in this process, on this machine, with a state folder that does not exist."""
+
+    def run(*words: str) -> Said:
+        capsys.readouterr()
+        code = main([*words, "--state-dir", str(tmp_path / "state")])
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")
