@@ -5,11 +5,13 @@ Nothing whose timing matters is here: APScheduler 3's intervals hang on the wall
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from orchestrator.clock import SystemClock
 from orchestrator.errors import OutriderError
 
 HOURS = 6
@@ -19,7 +21,12 @@ log = structlog.get_logger("chores")
 class Chores:
     """Named chores, each every few hours."""
 
-    def __init__(self, chores: Mapping[str, Callable[[], Awaitable[object]]]) -> None:
+    def __init__(
+        self, chores: Mapping[str, Callable[[], Awaitable[object]]], *, soon: Mapping[str, float] | None = None
+    ) -> None:
+        """`soon` are those that also run once, so many seconds after the start."""
+        self._chores = chores
+        self._soon = soon or {}
         self._scheduler = AsyncIOScheduler(timezone="UTC")
         for name, work in chores.items():
             self._scheduler.add_job(
@@ -35,6 +42,11 @@ class Chores:
 
     def start(self) -> None:
         self._scheduler.start()
+        for name, seconds in self._soon.items():
+            at = dt.datetime.fromtimestamp(SystemClock().wall() + seconds, tz=dt.UTC)
+            self._scheduler.add_job(
+                _logged, "date", args=(name, self._chores[name]), run_date=at, misfire_grace_time=3600
+            )
 
     async def close(self) -> None:
         if self._scheduler.running:  # a daemon may end before it began

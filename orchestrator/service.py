@@ -22,6 +22,8 @@ from orchestrator.assembly import Parts, watch_devices
 from orchestrator.chores import Chores
 from orchestrator.config import Config
 from orchestrator.context import Cause
+from orchestrator.doctor.asking import by_the_daemon
+from orchestrator.doctor.patrol import Patrol
 from orchestrator.errors import OutriderError, Refused, UsageError
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, Wish, may_pull
@@ -70,7 +72,13 @@ class Outrider:
             deployments=lambda: [actor.deployment for actor in self._registry.all()],
         )
         self._devices = watch_devices(parts, self._registry.all)
-        self._chores = Chores({"compact": self._c.store.compact, "sweep": self._sweep})
+        patrol = Patrol(
+            self._c.issues, parts.host.facts, lambda facts: by_the_daemon(self._c.paths, self.config, facts)
+        )
+        self._chores = Chores(
+            {"compact": self._c.store.compact, "sweep": self._sweep, "doctor": patrol.look},
+            soon={"doctor": self._c.timing.doctor_first},
+        )
         self._weights = Weights(
             self._c,
             parts.planning,

@@ -29,6 +29,9 @@ class Timing:
     shutdown: float = 30.0
     guard_kill: float = 2.0  # memory is short -> the engine's process has gone; the bar of the memory guard
 
+    # not before what matters has begun: never scaled
+    doctor_first: float = 30.0
+
     # periods and policies: scaled
     reconcile_period: float = 5.0
     engine_poll: float = 0.1

@@ -22,8 +22,8 @@ def by_a_person(paths: Paths) -> Question:
     return _question(paths, config, Look(), unseen=unseen)
 
 
-def by_the_daemon(paths: Paths, config: Config, facts: HostFacts) -> Question:
-    """What is cheap and does nothing on the machine; the facts are those that the daemon has."""
+def by_the_daemon(paths: Paths, config: Config, facts: HostFacts | None = None) -> Question:
+    """What is cheap and does nothing on the machine; `facts` where the daemon has them fresh."""
     return _question(paths, config, Look(), facts=facts, skip=DEAR)
 
 

@@ -43,7 +43,7 @@ class Answer:
 class Look:
     """Where to look, and as whom. `environ` is where commands are searched and what they get."""
 
-    roots: Roots = field(default_factory=Roots)
+    roots: Roots = field(default_factory=Roots.from_environ)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     who: Who = field(default_factory=lambda: current())  # noqa: PLW0108 - defined below
 
