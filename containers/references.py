@@ -69,14 +69,14 @@ def parse(text: str) -> Reference:
     Raises `ImageUnnamed`.
     """
     found = None if is_id(text) else _REFERENCE.fullmatch(text)
-    if found is None:
+    if found is None or (found["registry"] is not None and not _host(found["registry"]) and text.lower() != text):
         raise ImageUnnamed(
             f"{text!r} names no image that could be pulled",
             hint="an image is named as in `registry/name:tag` or `registry/name@sha256:...`, in lower case",
             evidence={"image": text[:200]},
         )
     registry, path = found["registry"], found["path"]
-    if registry is not None and not ("." in registry or ":" in registry or registry == LOCAL):
+    if registry is not None and not _host(registry):
         registry, path = None, f"{registry}/{path}"
     if registry in (None, DOCKER, "index.docker.io"):
         registry = DOCKER
@@ -85,3 +85,7 @@ def parse(text: str) -> Reference:
     if tag is None and digest is None:
         tag = "latest"
     return Reference(registry or DOCKER, path, tag, digest)
+
+
+def _host(text: str) -> bool:
+    return "." in text or ":" in text or text == LOCAL

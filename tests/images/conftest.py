@@ -42,7 +42,8 @@ def registries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registries]
 
 @pytest.fixture(scope="session")
 def own_podman(registries: Registries) -> Iterator[PodmanOfMine]:
-    with PodmanOfMine({REAL: registries.proxy.where, CLOSED: registries.closed}) as own:
+    places = {REAL: registries.proxy.where, CLOSED: registries.closed}
+    with PodmanOfMine(places, also=[registries.behind]) as own:
         yield own
 
 

@@ -89,6 +89,7 @@ class Image:
     digest: str
     config_digest: str
     layers: tuple[str, ...]
+    layer_bytes: int
     compressed: int
 
     @property
@@ -155,8 +156,8 @@ def publish(
             ],
         }
         digest = _manifest(http, tag, MANIFEST, json.dumps(manifest).encode())
-    size = sum(len(data) for data, _ in layers) + len(described)
-    return Image(repository, tag, digest, config_blob, tuple(blobs), size)
+    size = sum(len(data) for data, _ in layers)
+    return Image(repository, tag, digest, config_blob, tuple(blobs), size, size + len(described))
 
 
 def publish_index(where: str, repository: str, tag: str, images: Mapping[str, Image]) -> str:
@@ -211,6 +212,8 @@ class Faults:
     half_manifest: bool = False
     pace: Callable[[int], Any] | None = None
     """Awaited with the bytes sent so far, before each piece of a blob."""
+    pace_rate: float | None = None
+    """Bytes a second of each blob."""
     asked: list[str] = field(default_factory=list)
     logins: list[str] = field(default_factory=list)
     open: int = 0
@@ -317,6 +320,8 @@ class Proxy:
                     data = _flipped(piece)
                 if faults.pace is not None:
                     await faults.pace(sent)
+                if faults.pace_rate is not None:
+                    await asyncio.sleep(len(data) / faults.pace_rate)
                 if faults.cut_after is not None and sent + len(data) > faults.cut_after:
                     await out.write(data[: faults.cut_after - sent])
                     assert request.transport is not None
@@ -349,20 +354,39 @@ async def paced(proxy: Proxy, rate: float) -> AsyncIterator[None]:
         proxy.faults.pace = None
 
 
+def _registries(places: Mapping[str, str], also: Sequence[str]) -> str:
+    lines = ["unqualified-search-registries = []"]
+    for name, where in places.items():
+        lines += ["[[registry]]", f'prefix = "{name}"', f'location = "{where}"', "insecure = true"]
+    for where in {*places.values(), *also}:
+        lines += ["[[registry]]", f'location = "{where}"', "insecure = true"]
+    return "\n".join(lines) + "\n"
+
+
 class PodmanOfMine:
     """A Podman service with storage, temporary folder and registries of its own."""
 
-    def __init__(self, mirrors: Mapping[str, str], *, root: Path | None = None, auth: bool = False) -> None:
-        """`mirrors`: registry's real name to the `host:port` that stands for it. `root` is where storage goes."""
+    def __init__(
+        self,
+        places: Mapping[str, str],
+        *,
+        also: Sequence[str] = (),
+        root: Path | None = None,
+        temporary: Path | None = None,
+    ) -> None:
+        """`places`: registry's real name to the `host:port` that stands for it; `also` speak no TLS either.
+
+        `root` and `temporary` are where storage and what is pulled go. Podman reads its registries.conf once.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="or-im-"))
         self.root = root or self.folder / "root"
-        self.temporary = self.folder / "big"
+        self.temporary = temporary or self.folder / "big"
         self.socket = str(self.folder / "p.sock")
         self.registries = self.folder / "registries.conf"
         self.process: subprocess.Popen[bytes] | None = None
         for path in (self.root, self.temporary):
             path.mkdir(parents=True, exist_ok=True)
-        self.write_mirrors(mirrors)
+        self.registries.write_text(_registries(places, also))
         conf = run_apart(trial.settings(self.folder, limit=LIMIT))
         self._environ = {
             **os.environ,
@@ -373,15 +397,6 @@ class PodmanOfMine:
         }
         if conf is not None:
             self._environ["CONTAINERS_CONF"] = str(conf)
-
-    def write_mirrors(self, mirrors: Mapping[str, str]) -> None:
-        """What the service's registries.conf says; read again at each pull."""
-        lines = ["unqualified-search-registries = []"]
-        for name, where in mirrors.items():
-            lines += ["[[registry]]", f'prefix = "{name}"', f'location = "{where}"', "insecure = true"]
-        for where in set(mirrors.values()):
-            lines += ["[[registry]]", f'location = "{where}"', "insecure = true"]
-        self.registries.write_text("\n".join(lines) + "\n")
 
     def __enter__(self) -> PodmanOfMine:
         self.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -54,7 +55,7 @@ async def test_an_image_comes_by_its_real_name_with_its_bytes(
     podman: Podman, registries: Registries, mine: PodmanOfMine
 ) -> None:
     seen: list[PullProgress] = []
-    sizes = dict(zip(registries.tiny.layers, (1_000_501, 50_241), strict=True))
+    sizes = {registries.tiny.layers[0]: 1_000_000, registries.tiny.layers[1]: 50_000}
     info = await podman.pull(TINY, sizes=sizes, report=seen.append)
     assert info.names == ("docker.io/outrider/tiny:1",)
     assert info.id == registries.tiny.id
@@ -187,6 +188,17 @@ async def test_a_full_disk_says_so_and_comes_back(registries: Registries, small_
         assert error.retryable
         await clean(mine, podman, registries)
         assert (await podman.pull(TINY)).id == registries.tiny.id, "the space is back and the service well"
+        await podman.close()
+
+
+async def test_a_folder_that_cannot_be_written(registries: Registries, small_disk: Path) -> None:
+    with PodmanOfMine({"docker.io": registries.behind}, temporary=small_disk / "big") as mine:
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+        podman = Podman(mine.socket)
+        error = await said(podman, str(TINY))
+        assert (error.code, error.retryable) == ("disk_read_only", False)
+        subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+        assert (await podman.pull(TINY)).id == registries.tiny.id
         await podman.close()
 
 
