@@ -47,7 +47,7 @@ def slow(proxy: Proxy, rate: float) -> None:
 
 
 def test_a_start_brings_its_image(stack: Stack, mine: PodmanOfMine, registries: Registries, engine: str) -> None:
-    slow(registries.proxy, 12_000_000)
+    slow(registries.proxy, 10_000_000)
     for name in ("m", "n"):
         assert stack.want(name, "running").status_code < 300
     seen: list[float] = []
@@ -61,7 +61,7 @@ def test_a_start_brings_its_image(stack: Stack, mine: PodmanOfMine, registries: 
         return stack.deployment("m")["state"] not in ("pulling", "creating", "stopped")
 
     until_sync(pulled, LIMIT, "the image is here")
-    assert len(set(seen)) > 2, "bytes rose"
+    assert len(set(seen)) >= 2, "bytes rose"
     assert max(seen) <= 1
     for name in ("m", "n"):
         stack.wait_state(name, "ready")
