@@ -10,6 +10,7 @@
         Conflict            conflict
         SwitchTooCostly     switch_too_costly
         SuspectedHostCrash  suspected_host_crash
+        DeviceRefused       gpu_lost, driver_mismatch
       TimedOut              timed_out          exit 5, HTTP 504, retryable
       DaemonUnreachable     daemon_unreachable exit 6
       ModelFileError        model_file         HTTP 422
@@ -60,6 +61,7 @@ __all__ = [
     "ContainerError",
     "DaemonUnreachable",
     "DatabaseFailed",
+    "DeviceRefused",
     "DigestMismatch",
     "DiskError",
     "DiskFull",
@@ -135,6 +137,14 @@ class SuspectedHostCrash(Refused):
     """The host went down while this model was being loaded; only a person starts it again."""
 
     code = "suspected_host_crash"
+
+
+class DeviceRefused(Refused):
+    """The GPU that this needs cannot be had now; `code` says why."""
+
+    def __init__(self, code: str, detail: str, *, hint: str | None = None) -> None:
+        super().__init__(detail, hint=hint)
+        self.code = code
 
 
 class TimedOut(OutriderError):

@@ -78,8 +78,8 @@ class Facade(Protocol):
     async def set_desired(self, name: str, desired: Desired, *, author: str, force: bool = False) -> DeploymentView:
         """Idempotent. Raises NotFound for an unknown model; what keeps it from running is the view's reason.
 
-        Raises SuspectedHostCrash for a start after the host went down in this model's load, which `force` starts
-        all the same; UsageError for a forced stop.
+        Raises DeviceRefused while the GPU or driver it needs is broken; SuspectedHostCrash for a start after the
+        host went down in this model's load, which `force` starts all the same; UsageError for a forced stop.
         """
 
     async def restart(self, name: str, *, author: str) -> DeploymentView:

@@ -22,9 +22,10 @@ from orchestrator.assembly import Parts, watch_devices
 from orchestrator.chores import Chores
 from orchestrator.config import Config
 from orchestrator.context import Cause
+from orchestrator.deployment import Deployment
 from orchestrator.doctor.asking import by_the_daemon
 from orchestrator.doctor.patrol import Patrol
-from orchestrator.errors import OutriderError, Refused, UsageError
+from orchestrator.errors import DeviceRefused, OutriderError, Refused, UsageError
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, Wish, may_pull
 from orchestrator.jobs import Handle
@@ -328,6 +329,7 @@ class Outrider:
             await self._force(actor, author)
         elif desired is Desired.RUNNING:
             _refuse_suspected(actor)
+            _refuse_barred(d, self._c.devices.bar(d))
         if (d.desired, d.desired_by) != (desired, author):
             await self._c.store.set_desired(d.name, desired, author, self._c.clock.wall())
             self._say(actor, f"desired_{desired}", f"{author} wants {d.name} {desired}", author)
@@ -443,6 +445,12 @@ class Outrider:
 
     async def gateway_report(self, report: Mapping[str, Any]) -> None:
         self._c.gateway.report(report)
+
+
+def _refuse_barred(d: Deployment, why: Why | None) -> None:
+    """Who asks for a start now is told why there will be none; what is meant to run already waits by itself."""
+    if why is not None and d.serving_engine is None:
+        raise DeviceRefused(why.code, f"{d.name} cannot be started: {why.text}", hint=why.hint)
 
 
 def _refuse_suspected(actor: Actor) -> None:

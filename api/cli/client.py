@@ -58,6 +58,8 @@ _BY_CODE: Mapping[str, type[OutriderError]] = {
     "conflict": Refused,
     "switch_too_costly": Refused,
     "suspected_host_crash": Refused,
+    "driver_mismatch": Refused,
+    "gpu_lost": Refused,
     "timed_out": TimedOut,
     "model_file": ModelFileError,
     **{

@@ -1,0 +1,161 @@
+"""A whole daemon on a host whose GPU has a fake library for a driver: the GPU is lost, the driver upgraded under it.
+
+The engine is real and in a container that was given the GPU by a real CDI specification; what it computes on is
+the CPU, for it was built for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosts import pci
+from hosts.roots import VARIABLE
+from tests.fakelibs import build
+from tests.hosts.trees import GIB, Tree, write
+from tests.models import generate as g
+from tests.stack.conftest import MakeStack
+from tests.stack.stack import Stack
+
+ONE = "0000:01:00.0"
+CDI = Path("/etc/cdi")
+
+
+class Rig:
+    """A host with one RTX 3090, as its daemon sees it; `play` sets what the driver does from now on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.uuid = f"GPU-{uuid.uuid4()}"
+        device = f'- name: {self.uuid}\n  containerEdits:\n    env: ["A=b"]\n'
+        spec = f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{device}"
+        self.tree = Tree(folder / "root").machine(total_kib=64 * GIB // 1024, host="dankserver")
+        self.tree.pci(ONE, pci.NVIDIA, 0x2204, driver="nvidia")
+        write(self.tree.base / "etc/cdi/nvidia.yaml", spec)
+        CDI.mkdir(exist_ok=True)
+        self._for_podman = CDI / f"outrider-test-{self.uuid}.yaml"
+        self._for_podman.write_text(spec)
+        self._scene = folder / "scene"
+        self.library = build.nvml(folder / "nvml") / "libnvidia-ml.so.1"
+        self.play()
+        self.kmsg = self.tree.base / "dev/kmsg"
+        self.kmsg.parent.mkdir(parents=True)
+        os.mkfifo(self.kmsg)
+        self._kernel = os.open(self.kmsg, os.O_RDWR)
+        self._sequence = 0
+
+    def play(self, *lines: str) -> None:
+        new = self._scene.with_suffix(".new")
+        new.write_text("".join(f"{line}\n" for line in lines))
+        new.replace(self._scene)
+
+    def say(self, text: str) -> None:
+        """A line of the kernel's log."""
+        self._sequence += 1
+        os.write(self._kernel, f"4,{self._sequence},{self._sequence},-;{text}\n".encode())
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            VARIABLE: str(self.tree.base),
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "FAKE_NVML_FILE": str(self._scene),
+            "FAKE_NVML_UUID": self.uuid,
+        }
+
+    def close(self) -> None:
+        os.close(self._kernel)
+        self._for_podman.unlink()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stack(make_stack: MakeStack, rig: Rig) -> Iterator[Stack]:
+    with make_stack(environ=rig.environ, gateway=False) as made:
+        yield made
+
+
+def outrider(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "api.cli", "--state-dir", str(stack.folder), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def issues(stack: Stack) -> list[tuple[str, str]]:
+    return [(i["code"], i["subject"]) for i in stack.get("/api/v1/issues")]
+
+
+def gpu(stack: Stack) -> Any:
+    return stack.get("/api/v1/host")["accelerators"][0]
+
+
+def events(stack: Stack, code: str) -> list[Any]:
+    return [e for e in stack.events() if e["code"] == code]
+
+
+def test_a_gpu_is_lost_and_comes_back_and_a_driver_is_upgraded_under_the_daemon(
+    stack: Stack, rig: Rig, embedded_image: str, test_models: Path
+) -> None:
+    stack.define("m", test_models / g.TARGET, method="none", image=embedded_image)
+    assert stack.send("POST", "/api/v1/reload", {}).status_code == 200
+    stack.start("m")
+    first = stack.deployment("m")["engine"]
+    assert gpu(stack)["details"]["health"] == "ok"
+    assert issues(stack) == []
+
+    # the kernel names a process of the engine, which then ends: that is the program's fault, and the GPU is well
+    rig.say(f"NVRM: Xid (PCI:0000:01:00): 31, pid={first['pid']}, name=llama-server, Ch 00000008, intr 00000000")
+    stack.wait(lambda: events(stack, "xid"), what="the XID")
+    os.kill(first["pid"], 9)
+    failed = stack.wait(lambda: events(stack, "failed"), what="the failure")[0]
+    assert (failed["evidence"]["code"], failed["evidence"]["xid"], failed["evidence"]["gpu"]) == ("gpu_fault", 31, ONE)
+    stack.wait_state("m", "ready", may_fail=True)
+    assert issues(stack) == []
+
+    # the GPU falls off the bus: NVML says so, whatever the kernel logs
+    rig.play("LOST=15")
+    stack.wait(lambda: issues(stack) == [("gpu_lost", ONE)], what="the issue")
+    shown = outrider(stack, "issues").stdout
+    assert "gpu_lost" in shown
+    assert "check power" in shown
+    stack.wait(lambda: not stack.containers(), what="its engine goes with it")
+    held = stack.wait(lambda: (d := stack.deployment("m"))["state"] == "failed" and d, what="it waits")
+    assert (held["reason"]["code"], held["desired"], held["next_attempt_s"]) == ("gpu_lost", "running", None)
+    assert (gpu(stack)["details"]["health"], gpu(stack)["memory_free"]) == ("lost", None)
+    rig.play()
+    stack.wait_state("m", "ready", may_fail=True)
+    assert issues(stack) == []
+    assert gpu(stack)["memory_free"]
+
+    # the driver's package is upgraded: its library is another one, the kernel module still the old one
+    engine = stack.deployment("m")["engine"]["id"]
+    rig.play("INIT=18")
+    os.utime(rig.library)
+    stack.wait(lambda: issues(stack) == [("driver_mismatch", "host")], what="the issue")
+    assert stack.deployment("m")["engine"]["id"] == engine  # what runs is left alone
+    stack.want("m", "stopped")
+    stack.wait_state("m", "stopped")
+    refused = outrider(stack, "start", "m")
+    assert refused.returncode == 4
+    assert "driver_mismatch" in refused.stderr + refused.stdout
+    assert "reboot" in refused.stderr + refused.stdout
+    assert not stack.containers()
+    rig.play()
+    stack.wait(lambda: issues(stack) == [], what="healing")
+    stack.start("m")
