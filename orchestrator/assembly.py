@@ -85,7 +85,7 @@ async def assemble(
         held = await asyncio.to_thread(locks.take_state, paths.state_dir)
         closing.callback(held.release)
         roots = Roots.from_environ()
-        host = await HostWatch.start(config.host.name, timing, roots)
+        host = await HostWatch.start(config.host.name, timing, roots, clock)
         closing.push_async_callback(host.close)
         store = await Store.open(paths.database)
         closing.push_async_callback(store.close)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from containers.spec import LogLine
 from hosts.facts import HostFacts
 from orchestrator.housekeeping.unused import Wish
+from orchestrator.telemetry import TelemetryView
 from orchestrator.views import (
     DeploymentView,
     Desired,
@@ -34,6 +35,9 @@ class Facade(Protocol):
 
     async def health(self) -> Health: ...
     async def host(self) -> HostFacts: ...
+    async def telemetry(self, *, since: int = 0, limit: int | None = None) -> Sequence[TelemetryView]:
+        """Samples after a sequence, oldest first; of more than `limit` the newest."""
+
     async def issues(self) -> Sequence[Issue]:
         """What a person should look at now, oldest first."""
 

@@ -1,4 +1,4 @@
-"""What the daemon knows of its own host: probed once, its free memory read again and again.
+"""What the daemon knows of its own host: probed once, what changes read again and again.
 
 Probing and reading block (NVML, sysfs), so both run in threads with deadlines; what could not
 be read keeps its last value and shows as a problem.
@@ -9,52 +9,70 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hosts import gpu_users, nvidia
 from hosts.device_health import Health, Verdict
 from hosts.facts import Accelerator, HostFacts, Problem
 from hosts.probe import probe
+from hosts.ring import Ring
 from hosts.roots import Roots
 from hosts.telemetry import HOST, Sample, Telemetry
+from orchestrator import telemetry
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.telemetry import Reading, TelemetryView, Watched
 from orchestrator.timing import Timing
 
 
 class HostWatch:
-    """The host's facts, kept fresh."""
+    """The host's facts, kept fresh, and the last samples of what it does."""
 
-    def __init__(self, facts: HostFacts, timing: Timing, roots: Roots) -> None:
+    def __init__(self, facts: HostFacts, timing: Timing, roots: Roots, clock: Clock | None = None) -> None:
         self._facts = facts
         self._timing = timing
         self._roots = roots
+        self._clock = clock or SystemClock()
+        self._ring: Ring[Reading] = Ring(timing.telemetry_samples)
+        self._engines: Callable[[], Sequence[Watched]] = list
         self._telemetry = Telemetry(roots, retry=timing.device_look)
         self.listeners: list[Callable[[Sample], None]] = []
         """Called with each reading, on the loop."""
         self._reading = asyncio.Lock()
 
     @classmethod
-    async def start(cls, name: str | None, timing: Timing, roots: Roots) -> HostWatch:
+    async def start(cls, name: str | None, timing: Timing, roots: Roots, clock: Clock | None = None) -> HostWatch:
         """Probe the host; `name` overrides what it calls itself."""
         facts = await asyncio.to_thread(probe, roots, deadline=timing.probe_call)
         if name is not None:
             facts = dataclasses.replace(facts, host=name)
-        return cls(facts, timing, roots)
+        return cls(facts, timing, roots, clock)
 
     def facts(self) -> HostFacts:
         """The facts with the last reading of free memory."""
         return self._facts
 
+    def watch(self, engines: Callable[[], Sequence[Watched]]) -> None:
+        """Say whose memory and processes are to be told from strangers' from now on."""
+        self._engines = engines
+
+    def telemetry(self, since: int = 0, limit: int | None = None) -> Sequence[TelemetryView]:
+        """The samples after `since` (see `hosts.ring`), oldest first; of more than `limit` the newest."""
+        return [telemetry.view(entry) for entry in self._ring.since(since, limit)]
+
     async def read(self) -> None:
-        """Read free memory now."""
+        """Read now: free memory, and all else that changes."""
         async with self._reading:
-            sample = await asyncio.to_thread(self._telemetry.sample, self._facts, self._timing.probe_call)
-            now = self._facts  # somebody may have added to it meanwhile
+            engines = self._engines()
+            asked = {e.container_id: e.pid for e in engines}
+            sample = await asyncio.to_thread(self._telemetry.sample, self._facts, self._timing.probe_call, asked)
+            last = self._ring.newest
+            reading = telemetry.read(sample, engines, None if last is None else last.value)
+            self._ring.add(reading, at=self._clock.now(), wall=self._clock.wall())
+            now = self._facts  # others may have changed them meanwhile
             self._facts = dataclasses.replace(
                 now,
                 memory=dataclasses.replace(now.memory, available=sample.free.get(HOST, now.memory.available)),
-                accelerators=tuple(
-                    dataclasses.replace(a, memory_free=sample.free.get(a.pci, a.memory_free)) for a in now.accelerators
-                ),
+                accelerators=tuple(telemetry.refreshed(a, sample) for a in now.accelerators),
             )
         for listener in self.listeners:
             listener(sample)

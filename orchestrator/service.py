@@ -33,6 +33,7 @@ from orchestrator.model_store import AddModel, add
 from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
 from orchestrator.supervise import Loops
+from orchestrator.telemetry import TelemetryView, watched
 from orchestrator.views import (
     DeploymentView,
     Desired,
@@ -122,6 +123,7 @@ class Outrider:
         self._loops.forever("journal", self._c.journal.write_forever)
         self._loops.every("reconcile", timing.reconcile_period, self._reconcile)
         self._loops.every("guard", timing.guard_period, lambda: self._p.guard.look(self._registry.all()))
+        self._p.host.watch(lambda: watched(a.deployment for a in self._registry.all()))
         self._loops.every("telemetry", timing.telemetry_period, self._p.host.read)
         self._loops.every("devices", timing.device_look, self._devices.look)
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
@@ -225,6 +227,9 @@ class Outrider:
 
     async def host(self) -> HostFacts:
         return self._p.host.facts()
+
+    async def telemetry(self, *, since: int = 0, limit: int | None = None) -> Sequence[TelemetryView]:
+        return self._p.host.telemetry(since, limit)
 
     async def issues(self) -> Sequence[Issue]:
         return self._c.issues.list()

@@ -27,6 +27,7 @@ from api.cli import (
     offline,
     processes,
     prunecommand,
+    top,
     upcommand,
     views,
 )
@@ -82,6 +83,7 @@ for _module in (
     lifecycle,
     chat,
     views,
+    top,
     library,
     offline,
     configuration,

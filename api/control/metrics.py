@@ -28,6 +28,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from api.control import telemetry_metrics
 from hosts.facts import HostFacts
 from orchestrator.errors import OutriderError
 from orchestrator.facade import Facade
@@ -58,12 +59,13 @@ async def render(facade: Facade, version: str) -> bytes:
             failed.append(name)
             return None
 
-    health, host, issues, deployments, counters = await asyncio.gather(
+    health, host, issues, deployments, counters, telemetry = await asyncio.gather(
         ask("health", facade.health),
         ask("host", facade.host),
         ask("issues", facade.issues),
         ask("deployments", facade.deployments),
         ask("metrics", facade.metrics),
+        ask("telemetry", lambda: facade.telemetry(limit=1)),
     )
     families = [
         _gauge(
@@ -74,6 +76,7 @@ async def render(facade: Facade, version: str) -> bytes:
         *(() if issues is None else _issues(issues)),
         *(() if deployments is None else _deployments(deployments)),
         *(() if counters is None else _counters(counters)),
+        *(() if telemetry is None else telemetry_metrics.families(telemetry)),
         _gauge(
             "outrider_scrape_errors", "Sources that are missing from this scrape.", ("source",), _ones(sorted(failed))
         ),

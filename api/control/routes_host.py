@@ -1,15 +1,16 @@
-"""The machine and the daemon: /host, /health, /version, /healthz."""
+"""The machine and the daemon: /host, /telemetry, /health, /version, /healthz."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from api.control.deps import Daemon
 from api.control.documents import AliveDocument, HostDocument, VersionDocument
 from api.control.problems import documented
+from orchestrator.telemetry import TelemetryView
 from orchestrator.views import Health, Issue
 
 router = APIRouter(prefix="/api/v1", tags=["host"])
@@ -26,6 +27,21 @@ open_router = APIRouter(tags=["operations"])
 async def host(daemon: Daemon) -> Mapping[str, Any]:
     """Processor, memory, accelerators, and what the probe could not find out."""
     return (await daemon.host()).to_dict()
+
+
+@router.get(
+    "/telemetry",
+    operation_id="getTelemetry",
+    summary="What this machine does",
+    responses=documented(400, 401, 503),
+)
+async def telemetry(
+    daemon: Daemon,
+    since: Annotated[int, Query(ge=0, description="Only samples after this sequence; 0: all that are kept.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=5000, description="So many of the newest at most.")] = 60,
+) -> Sequence[TelemetryView]:
+    """Samples of the host, its GPUs, its engines and of strangers on the GPUs, oldest first. An hour is kept."""
+    return await daemon.telemetry(since=since, limit=limit)
 
 
 @router.get(

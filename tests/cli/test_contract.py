@@ -22,6 +22,7 @@ NEED_A_DAEMON = [
     ("ps",),
     ("status",),
     ("issues",),
+    ("top",),
     ("models",),
     ("model", "ls"),
     ("model", "rm", "m"),

@@ -14,10 +14,13 @@ from typing import Any
 
 from containers.spec import LogLine
 from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
+from hosts.gpu_users import GpuUser
+from hosts.host_sample import HostSample
 from orchestrator.errors import ConfigError, DoesNotFit, NotFound, OutriderError, Refused
 from orchestrator.housekeeping.unused import Wish
 from orchestrator.model_store import AddModel
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan, Planned, Reason, Rejected
+from orchestrator.telemetry import AcceleratorReading, EngineReading, TelemetryView
 from orchestrator.views import (
     Change,
     DeploymentView,
@@ -120,6 +123,29 @@ class MemoryFacade:
             (gpu,),
             (Problem("amd_missing", "amd", "no driver", "install one"),),
         )
+
+    async def telemetry(self, *, since: int = 0, limit: int | None = None) -> Sequence[TelemetryView]:
+        self.fail("telemetry")
+        gpu = AcceleratorReading(
+            "0000:01:00.0", 24 * GIB, 15 * GIB, 9 * GIB, GIB, 66, 1695, 144.0, 420.0, 66.0, ("software_power_cap",)
+        )
+        engine = EngineReading("a" * 16, "smollm2", 3, {"0000:01:00.0": 14 * GIB}, 2 * GIB, GIB)
+        stranger = GpuUser("0000:01:00.0", 99, "Xorg", GIB, "graphics", None, True)
+        found = [
+            TelemetryView(
+                sequence=n * 5000,
+                at=1_760_000_000.0 + 5 * n,
+                monotonic_s=5.0 * n,
+                host=HostSample(8 * GIB, 4 * GIB, 1.5, 0.25),
+                accelerators=(gpu,),
+                engines=(engine,),
+                others=(stranger,),
+                problems=("nvml_timeout",),
+            )
+            for n in range(1, 4)
+            if n * 5000 > since
+        ]
+        return found if limit is None else found[max(0, len(found) - limit) :]
 
     async def issues(self) -> Sequence[Issue]:
         self.fail("issues")

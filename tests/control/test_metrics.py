@@ -72,3 +72,28 @@ async def test_a_source_that_fails_is_named_and_the_rest_is_there(served: Served
     assert value(got, "outrider_deployment_state", deployment="huge", state="stopped") == 1
     served.facade.fail = lambda call: None
     assert value(await scrape(served), "outrider_scrape_errors", source="health") is None
+
+
+async def test_the_last_sample_of_the_host_becomes_samples(served: Served) -> None:
+    got = await scrape(served)
+    gpu = {"pci": "0000:01:00.0"}
+    assert value(got, "outrider_accelerator_utilisation_percent", **gpu) == 66
+    assert value(got, "outrider_accelerator_clock_mhz", **gpu) == 1695
+    assert value(got, "outrider_accelerator_power_watts", **gpu) == 144
+    assert value(got, "outrider_accelerator_temperature_celsius", **gpu) == 66
+    assert value(got, "outrider_accelerator_memory_used_bytes", **gpu) == 15 * GIB
+    assert value(got, "outrider_accelerator_memory_others_bytes", **gpu) == GIB
+    assert value(got, "outrider_accelerator_throttled", by="software_power_cap", **gpu) == 1
+    assert value(got, "outrider_host_pressure_percent", kind="memory_full") == 0.25
+    assert value(got, "outrider_host_pressure_percent", kind="io_full") is None
+    engine = {"engine": "a" * 16, "deployment": "smollm2"}
+    assert value(got, "outrider_engine_memory_bytes", kind="host", **engine) == 2 * GIB
+    assert value(got, "outrider_engine_memory_bytes", kind="host_rss", **engine) == GIB
+    assert value(got, "outrider_engine_memory_bytes", kind="gpu 0000:01:00.0", **engine) == 14 * GIB
+
+
+async def test_without_a_sample_there_are_no_gauges_of_it(served: Served) -> None:
+    served.facade.fail = failing("telemetry", TimedOut("busy"))
+    got = await scrape(served)
+    assert value(got, "outrider_scrape_errors", source="telemetry") == 1
+    assert not [name for name, _ in got if name == "outrider_accelerator_power_watts"]

@@ -17,6 +17,7 @@ from tests.control.memory_facade import MemoryFacade
 
 ROUTES = {
     ("get", "/api/v1/host", "getHost"),
+    ("get", "/api/v1/telemetry", "getTelemetry"),
     ("get", "/api/v1/health", "getHealth"),
     ("get", "/api/v1/issues", "listIssues"),
     ("get", "/api/v1/version", "getVersion"),
@@ -144,7 +145,8 @@ async def test_answers_keep_to_their_schemas(served: Served) -> None:
     schema = (await served.unix.get("/openapi.json")).json()
     await served.unix.put("/api/v1/deployments/smollm2/desired", json={"state": "running"})
     await served.unix.post("/api/v1/models", json={"name": "mine", "path": "/srv/m.gguf"})
-    for path in ("host", "health", "version", "images", "models", "deployments", "engines", "jobs", "events"):
+    paths = ("host", "telemetry", "health", "version", "images", "models", "deployments", "engines", "jobs", "events")
+    for path in paths:
         operation = schema["paths"][f"/api/v1/{path}"]["get"]
         promised = operation["responses"]["200"]["content"]["application/json"]["schema"]
         answer = (await served.unix.get(f"/api/v1/{path}")).json()

@@ -58,6 +58,13 @@ def test_the_life_of_a_model_from_file_to_removal(make_stack: MakeStack, test_mo
         assert row["engine"]["socket"] is not None
         assert row["engine"]["port"] is None
 
+        def told() -> Any:
+            sample = as_json(stack, "top")["sample"]
+            return sample is not None and [e for e in sample["engines"] if e["id"] == row["engine"]["id"]]
+
+        (mine,) = until_sync(told, 10, "a sample of the engine")
+        assert mine["memory"] > mine["rss"] > 1 << 20, "by its control group"
+
         said = outrider(stack, "run", "m", "--prompt", "Say it.", "--max-tokens", "40")
         assert said.returncode == 0, said.stderr
         assert recital(40).strip() in said.stdout
