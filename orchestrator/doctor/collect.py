@@ -22,7 +22,6 @@ from orchestrator.doctor.sources import (
     network,
     people,
     podman,
-    processes,
     trial,
     units,
 )
@@ -106,7 +105,6 @@ def collect(question: Question, only: Collection[str] | None = None) -> Machine:
         ("disks", lambda: disks.disks(look, places)),
         ("proxies", lambda: network.proxies(look, known_units)),
         ("environment", lambda: network.environment(look, known_units)),
-        ("processes", lambda: processes.processes(look, known_facts)),
         ("images", lambda: images.images(known_facts)),
     )
     machine = Machine(who=look.who, wanted=question.wanted, unseen=unseen)

@@ -294,17 +294,6 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuProcess:
-    """A program that holds GPU memory and is no engine. `memory` None: it has the GPU open, nobody says how much."""
-
-    name: str
-    pid: int
-    pci: str | None
-    memory: int | None
-    desktop: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Selinux:
     """Whether it enforces, and the switch for containers with devices; None where the policy has none."""
 
@@ -314,15 +303,16 @@ class Selinux:
 
 @dataclass(frozen=True, slots=True)
 class ImageNeed:
-    """An image of the catalogue that would be used for a GPU of this host. `cuda` is the least it needs."""
+    """An image of the catalogue that was built for a GPU of this host, and the first need that the host does not meet:
+    `unmet` is its code, `needed` and `found` are versions."""
 
     name: str
     reference: str
-    vendor: str
     pci: str
-    cuda: str | None = None
-    driver: str | None = None
-    here: bool = False
+    unmet: str | None = None
+    text: str | None = None
+    needed: str | None = None
+    found: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +347,6 @@ class Machine:
     time: Time = Time()
     proxies: tuple[Proxy, ...] = ()
     environment: tuple[Setting, ...] = ()
-    processes: tuple[GpuProcess, ...] = ()
     selinux: Selinux = Selinux()
     images: tuple[ImageNeed, ...] = ()
     unseen: Mapping[str, str] = field(default_factory=dict)

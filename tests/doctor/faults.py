@@ -198,17 +198,24 @@ def trial_needs_ours(box: Box) -> None:
 
 def desktop(box: Box) -> None:
     memory = "drm-memory-vram:\t409600 KiB\ndrm-memory-gtt:\t204800 KiB\n"
-    fdinfo = f"pos:\t0\ndrm-driver:\tamdgpu\ndrm-pdev:\t0000:c6:00.0\n{memory}"
     box.write("/proc/1500/comm", "gnome-shell\n")
     box.write("/proc/1500/cgroup", "0::/user.slice/user-1000.slice/session-2.scope\n")
-    box.write("/proc/1500/fdinfo/12", fdinfo)
-    box.write("/proc/1500/fdinfo/13", fdinfo)  # the same client, opened twice
+    (box.base / "proc/1500/fd").mkdir()
+    for number in ("12", "13"):  # one client, opened twice
+        client = "drm-driver:\tamdgpu\ndrm-pdev:\t0000:c6:00.0\ndrm-client-id:\t7\n"
+        box.write(f"/proc/1500/fdinfo/{number}", f"pos:\t0\n{client}{memory}")
+        (box.base / "proc/1500/fd" / number).symlink_to("/dev/dri/renderD128")
 
 
-def nvidia_desktop(box: Box) -> None:
-    box.environ["FAKE_NVML_PROCESSES"] = f"1500:{700 * 2**20}"
-    box.write("/proc/1500/comm", "Xorg\n")
-    box.write("/proc/1500/cgroup", "0::/user.slice/session-2.scope\n")
+def user(name: str, **fake: str) -> Callable[[Box], None]:
+    """A program that NVML names."""
+
+    def plant(box: Box) -> None:
+        box.environ.update(fake)
+        box.write("/proc/1500/comm", f"{name}\n")
+        box.write("/proc/1500/cgroup", "0::/system.slice/x.service\n")
+
+    return plant
 
 
 def full_tmpfs(box: Box) -> None:
@@ -340,10 +347,13 @@ FAULTS = (
     Planted("swapping", "strix",
             file("/proc/swaps", "Filename Type Size Used Priority\n/dev/nvme0n1p3 partition 16777212 4194304 -2\n"),
             "4.0 GiB", "swapoff -a", "warning"),
-    Planted("desktop_on_gpu", "strix", desktop, "gnome-shell (600 MiB)", "systemctl set-default multi-user.target",
+    Planted("desktop_on_gpu", "strix", probed(desktop), "gnome-shell (600 MiB)",
+            "systemctl set-default multi-user.target",
             "warning"),
-    Planted("desktop_on_gpu", "nvidia", probed(nvidia_desktop), "Xorg (700 MiB)", "multi-user.target", "warning",
-            name="nvidia"),
+    Planted("desktop_on_gpu", "nvidia", probed(user("Xorg", FAKE_NVML_GRAPHICS=f"1500:{700 * 2**20}")),
+            "Xorg (700 MiB)", "multi-user.target", "warning", name="nvidia"),
+    Planted("foreign_on_gpu", "nvidia", probed(user("ollama", FAKE_NVML_PROCESSES=f"1500:{6 * GIB}")),
+            "ollama holds 6.0 GiB", "systemctl status 1500", "warning"),
     Planted("pcie_link", "nvidia", probed(env(FAKE_NVML_WIDTH_NOW="4", FAKE_NVML_UTIL="90")), "4 of its 16",
             "lspci -vv -s 0000:01:00.0", "warning"),
     Planted("nvml_crashed", "nvidia", probed(env(FAKE_NVML_CRASH="GetName")), "", "nvidia-smi", rule="probe"),

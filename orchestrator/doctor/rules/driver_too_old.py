@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hosts.facts import Accelerator
-from orchestrator.catalogue.types import version_numbers
 from orchestrator.doctor import fixes
 from orchestrator.doctor.findings import Fault, Severity
-from orchestrator.doctor.machine import ImageNeed, Machine
+from orchestrator.doctor.machine import Machine
 
 CODE = "driver_too_old"
 SEVERITY = Severity.PROBLEM
@@ -19,19 +17,13 @@ SOURCE = "a CUDA image needs a driver that speaks its CUDA version; the catalogu
 def check(machine: Machine) -> Iterator[Fault]:
     for gpu in machine.gpus("nvidia"):
         mine = [image for image in machine.images if image.pci == gpu.pci]
-        old = [image for image in mine if _too_new(image, gpu)]
+        old = [image for image in mine if image.unmet == CODE]
         if not old:
             continue
-        needs = max((image.cuda for image in old if image.cuda), key=version_numbers, default=None)
-        what = f"CUDA {gpu.cuda}" if gpu.cuda else f"version {gpu.driver}"
+        what = f"{gpu.driver}, CUDA {gpu.cuda}" if gpu.cuda else f"{gpu.driver}"
         yield Fault(
             f"the driver of GPU {gpu.pci} ({what}) is too old for {', '.join(image.name for image in old)}",
-            {
-                "driver": gpu.driver,
-                "driver_cuda": gpu.cuda,
-                "needs_cuda": needs,
-                "images": {image.name: image.cuda or image.driver for image in old},
-            },
+            {"driver": gpu.driver, "cuda": gpu.cuda, "images": {image.name: image.text for image in old}},
             (
                 fixes.upgrade(
                     machine.system,
@@ -44,12 +36,3 @@ def check(machine: Machine) -> Iterator[Fault]:
             ),
             None if len(old) == len(mine) else Severity.WARNING,
         )
-
-
-def _too_new(image: ImageNeed, gpu: Accelerator) -> bool:
-    """Within a major version CUDA is compatible: only the major number of an image counts."""
-    if image.driver is not None and gpu.driver is not None:
-        return version_numbers(gpu.driver) < version_numbers(image.driver)
-    if image.cuda is None or gpu.cuda is None:
-        return False
-    return version_numbers(gpu.cuda)[:1] < version_numbers(image.cuda)[:1]

@@ -16,6 +16,7 @@ from orchestrator.doctor.machine import Firewall
 from orchestrator.doctor.sources.look import Look, Unseen
 
 _DEPTH = 16
+_ANY = ((0, 65535),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ def _nft(look: Look) -> Rules:
         entries = [entry for entry in data["nftables"] if isinstance(entry, Mapping)]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Unseen(f"`nft` says nothing readable: {error}") from error
+    sets = {_name(s, "name"): s.get("elem") for entry in entries if isinstance(s := entry.get("set"), Mapping)}
     rules = Rules()
     for entry in entries:
         chain = entry.get("chain")
@@ -102,7 +104,7 @@ def _nft(look: Look) -> Rules:
                 rules.hooked[name] = str(chain.get("policy", "accept"))
         rule = entry.get("rule")
         if isinstance(rule, Mapping):
-            rules.chains.setdefault(_name(rule, "chain"), []).extend(_nft_lines(rule))
+            rules.chains.setdefault(_name(rule, "chain"), []).extend(_nft_lines(rule, sets))
     return rules
 
 
@@ -110,30 +112,44 @@ def _name(entry: Mapping[str, Any], key: str) -> str:
     return f"{entry.get('family')} {entry.get('table')} {entry.get(key)}"
 
 
-def _nft_lines(rule: Mapping[str, Any]) -> Iterator[Line]:
+def _nft_lines(rule: Mapping[str, Any], sets: Mapping[str, object]) -> Iterator[Line]:
+    """A rule's verdicts. What iptables put there in words that nft cannot print may accept anything here: the other
+    view decides."""
     expressions = [e for e in rule.get("expr") or () if isinstance(e, Mapping)]
-    ports: tuple[tuple[int, int], ...] = ()
-    conditions = 0
+    matches = [m for e in expressions if isinstance(m := e.get("match"), Mapping)]
+    hidden = any(isinstance(x := e.get("xt"), Mapping) and x.get("type") == "match" for e in expressions)
+    ports: tuple[tuple[int, int], ...] = _ANY if hidden else ()
+    for match in matches:
+        if _is_port(match.get("left")) and match.get("op") in {"==", "in"}:
+            ports = tuple(_nft_ports(match.get("right"), rule, sets))
     for expression in expressions:
-        match = expression.get("match")
-        if isinstance(match, Mapping):
-            conditions += 1
-            if _is_port(match.get("left")) and match.get("op") in {"==", "in"}:
-                ports = tuple(_nft_ports(match.get("right")))
-        elif "xt" in expression:
-            conditions += 1
-    for expression in expressions:
-        for verdict in ("accept", "drop", "reject", "jump", "goto"):
-            if verdict in expression:
-                content = expression[verdict]
-                target = content.get("target") if isinstance(content, Mapping) else None
-                where = f"{rule.get('family')} {rule.get('table')} {target}" if target else None
-                yield Line(
-                    "drop" if verdict == "reject" else verdict,
-                    where if verdict in {"jump", "goto"} else None,
-                    ports,
-                    conditions == 0,
-                )
+        yield from _nft_verdict(expression, rule, ports, unconditional=not matches and not hidden)
+
+
+def _nft_verdict(
+    expression: Mapping[str, Any], rule: Mapping[str, Any], ports: tuple[tuple[int, int], ...], *, unconditional: bool
+) -> Iterator[Line]:
+    for verdict in ("accept", "drop", "reject"):
+        if verdict in expression:
+            word = "accept" if verdict == "accept" else "drop"
+            if word == "accept" or ports != _ANY:
+                yield Line(word, None, ports, unconditional)
+    for verdict in ("jump", "goto"):
+        target = expression.get(verdict)
+        if isinstance(target, Mapping):
+            yield Line(
+                verdict, f"{rule.get('family')} {rule.get('table')} {target.get('target')}", ports, unconditional
+            )
+    chosen = expression.get("vmap")
+    if isinstance(chosen, Mapping) and _is_port(chosen.get("key")):
+        data = chosen.get("data")
+        pairs = data.get("set") if isinstance(data, Mapping) else None
+        if not isinstance(pairs, list):
+            yield Line("accept", None, _ANY)  # a map by name: its verdicts are not here
+            return
+        for pair in pairs:
+            if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], Mapping):
+                yield from _nft_verdict(pair[1], rule, tuple(_nft_ports(pair[0], rule, {})), unconditional=False)
 
 
 def _is_port(left: object) -> bool:
@@ -141,18 +157,20 @@ def _is_port(left: object) -> bool:
     return isinstance(payload, Mapping) and payload.get("protocol") in {"tcp", "th"} and payload.get("field") == "dport"
 
 
-def _nft_ports(right: object) -> Iterator[tuple[int, int]]:
+def _nft_ports(right: object, rule: Mapping[str, Any], sets: Mapping[str, object]) -> Iterator[tuple[int, int]]:
     if isinstance(right, int):
         yield right, right
+    elif isinstance(right, str) and right.startswith("@"):
+        elements = sets.get(f"{rule.get('family')} {rule.get('table')} {right[1:]}")
+        for part in elements if isinstance(elements, list) else ():
+            yield from _nft_ports(part, rule, {})
     elif isinstance(right, Mapping):
-        if (
-            isinstance(bounds := right.get("range"), list)
-            and len(bounds) == 2
-            and all(isinstance(b, int) for b in bounds)
-        ):
+        bounds = right.get("range")
+        if isinstance(bounds, list) and len(bounds) == 2 and all(isinstance(b, int) for b in bounds):
             yield bounds[0], bounds[1]
-        for part in right.get("set") or ():
-            yield from _nft_ports(part)
+        parts = right.get("set")
+        for part in parts if isinstance(parts, list) else ():
+            yield from _nft_ports(part, rule, sets)
 
 
 _POLICY = re.compile(r"^:(\S+) (\S+)")

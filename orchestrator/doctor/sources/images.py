@@ -1,4 +1,4 @@
-"""The catalogue's images that this host's GPUs would run, with what each needs."""
+"""The catalogue's images that were built for this host's GPUs, and whether the host is what each needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hosts.facts import HostFacts
 from orchestrator import catalogue
 from orchestrator.doctor.machine import ImageNeed
+from orchestrator.image_needs import unmet
 
 
 def images(facts: HostFacts) -> tuple[ImageNeed, ...]:
@@ -17,5 +18,10 @@ def images(facts: HostFacts) -> tuple[ImageNeed, ...]:
 def _needs(facts: HostFacts) -> Iterator[ImageNeed]:
     for entry in catalogue.shipped().images:
         for gpu in facts.accelerators:
-            if entry.vendor is not None and entry.serves(gpu.vendor, gpu.arch):
-                yield ImageNeed(entry.name, entry.reference, gpu.vendor, gpu.pci, entry.cuda)
+            if entry.vendor is None or not entry.serves(gpu.vendor, gpu.arch):
+                continue
+            lacks = unmet(entry, facts, gpu)
+            if lacks is None:
+                yield ImageNeed(entry.name, entry.reference, gpu.pci)
+            else:
+                yield ImageNeed(entry.name, entry.reference, gpu.pci, lacks.code, lacks.text, lacks.needed, lacks.found)
