@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 from orchestrator.doctor.machine import System
@@ -89,8 +90,15 @@ def sysctl(name: str, value: int) -> tuple[str, ...]:
     )
 
 
-def drop_in(unit: str, section: str, *lines: str, name: str = "outrider") -> str:
-    """The command that lays a drop-in beside a unit's file."""
-    text = "\\n".join((f"[{section}]", *lines))
-    folder = f"/etc/systemd/system/{unit}.d"
-    return f"mkdir -p {folder} && printf '{text}\\n' > {folder}/{name}.conf && systemctl daemon-reload"
+def drop_in(unit: str, section: str, *lines: str, name: str) -> str:
+    """The command that lays a drop-in beside a unit's file; its name comes after what others are called, for the last
+    one counts."""
+    path = f"/etc/systemd/system/{unit}.d/zz-outrider-{name}.conf"
+    folder = path.rpartition("/")[0]
+    return f"mkdir -p {folder} && {file(path, f'[{section}]', *lines)} && systemctl daemon-reload"
+
+
+def file(path: str, *lines: str) -> str:
+    """The command that writes a file of these lines, whatever is in them."""
+    words = " ".join(shlex.quote(line) for line in lines)
+    return f"printf '%s\\n' {words} > {path}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_a_planted_fault_is_found_and_no_other(make: Make, fault: Planted) -> No
     for command in finding.fix:
         assert shlex.split(command, comments=True), command
         assert "`" not in command
+        subprocess.run(["/bin/sh", "-n", "-c", command], check=True, timeout=20)
     assert "geheim" not in str(report.to_dict())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.catalogue.types import version_numbers
+from orchestrator.doctor import fixes
 from orchestrator.doctor.findings import Fault, Severity
 from orchestrator.doctor.machine import Machine
 
@@ -26,8 +27,11 @@ def check(machine: Machine) -> Iterator[Fault]:
             {"podman": machine.podman.version, "files": [file.path for file in unread]},
             (
                 "mkdir -p /etc/containers/containers.conf.d",
-                'printf \'[engine]\\ncdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]\\n\''
-                " > /etc/containers/containers.conf.d/cdi.conf",
+                fixes.file(
+                    "/etc/containers/containers.conf.d/cdi.conf",
+                    "[engine]",
+                    'cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]',
+                ),
                 "systemctl restart podman.service",
             ),
         )

@@ -14,6 +14,7 @@ SEVERITY = Severity.PROBLEM
 NEEDS = ("bus", "facts")
 SUPERSEDES = ("library_missing", "driver_not_loaded")
 SOURCE = "nouveau has no CUDA; vfio-pci keeps the GPU for virtual machines; without a module there is no device node"
+BLOCK = "/etc/modprobe.d/outrider-nouveau.conf"
 VENDORS = {NVIDIA: ("NVIDIA", "nvidia"), AMD: ("AMD", "amdgpu")}
 
 
@@ -26,7 +27,7 @@ def check(machine: Machine) -> Iterator[Fault]:
         evidence = {"pci": gpu.address, "driver": gpu.driver, "probe": sorted(codes)}
         if gpu.driver == "nouveau":
             finding = f"the NVIDIA GPU at {gpu.address} is driven by nouveau, which has no CUDA"
-            block = "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/outrider-nouveau.conf"
+            block = fixes.file(BLOCK, "blacklist nouveau", "options nouveau modeset=0")
             yield Fault(
                 finding, evidence, (_driver(machine), block, fixes.initramfs(machine.system), "systemctl reboot")
             )

@@ -30,7 +30,7 @@ def check(machine: Machine) -> Iterator[Fault]:
             f"NO_PROXY of {proxied[0].place} lacks {', '.join(lacking)}",
             {"proxy": proxied[0].value, "no_proxy": excepted, "lacking": lacking},
             (
-                fixes.drop_in("podman.service", "Service", f"Environment=NO_PROXY={value}", name="zz-no-proxy"),
+                fixes.drop_in("podman.service", "Service", f"Environment=NO_PROXY={value}", name="no-proxy"),
                 "systemctl restart podman.service",
             ),
         )

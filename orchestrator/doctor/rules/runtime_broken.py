@@ -44,6 +44,5 @@ def check(machine: Machine) -> Iterator[Fault]:
 
 def _configure(conf: str) -> tuple[str, ...]:
     """What was tried, for the service; `outrider up` starts one of its own with it where none runs."""
-    text = conf.replace("\n", "\\n")
-    command = f"mkdir -p {FOLDER} && printf '{text}' > {FOLDER}/outrider.conf"
-    return (command, "systemctl restart podman.service")
+    written = fixes.file(f"{FOLDER}/outrider.conf", *conf.splitlines())
+    return (f"mkdir -p {FOLDER} && {written}", "systemctl restart podman.service")

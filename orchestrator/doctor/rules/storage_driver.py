@@ -22,7 +22,8 @@ def check(machine: Machine) -> Iterator[Fault]:
             "Podman's storage driver is vfs: each layer of an image is a full copy of all below it",
             {"driver": "vfs", "root": machine.podman.root},
             (
-                f"printf '[storage]\\ndriver = \"overlay\"\\n' > {conf}",
+                f"""grep -q '^driver' {conf} && sed -i 's/^driver.*/driver = "overlay"/' {conf}"""
+                f""" || printf '[storage]\ndriver = "overlay"\n' >> {conf}""",
                 "podman system reset  # removes all images and containers",
             ),
         )

@@ -27,8 +27,8 @@ def check(machine: Machine) -> Iterator[Fault]:
             continue
         key = KEYS[limit.name]
         unit = limit.place if limit.place.endswith(".service") else "podman.service"
-        session = f"printf '* hard {limit.name} {least}\\n' > /etc/security/limits.d/90-outrider.conf"
-        service = fixes.drop_in(unit, "Service", f"{key}={least}", name="limits")
+        session = fixes.file(f"/etc/security/limits.d/90-outrider-{limit.name}.conf", f"* hard {limit.name} {least}")
+        service = fixes.drop_in(unit, "Service", f"{key}={least}", name=f"limits-{limit.name}")
         yield Fault(
             f"{limit.place} may have {limit.hard} ({limit.name}) at most, and {least} are needed",
             {"place": limit.place, "limit": limit.name, "hard": limit.hard, "needed": least},
