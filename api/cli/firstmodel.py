@@ -58,9 +58,9 @@ def _known(client: Client, models: Sequence[Mapping[str, Any]], wanted: str, sho
         shown.done(f"{wanted}: added")
         return wanted
     if found is not None:
-        raise NotFound(
-            f"{wanted}: {found['problem'] or 'its weights are missing'}", hint="add it with `outrider model add`"
-        )
+        fetched = any(w["repository"] for w in found["weights"])
+        hint = f"`outrider model pull {wanted}` fetches them" if fetched else "add it with `outrider model add`"
+        raise NotFound(f"{wanted}: {found['problem'] or 'its weights are missing'}", hint=hint)
     raise NotFound(
         f"there is no model {wanted!r}", hint=f"add it with `outrider model add`, or take {', '.join(KNOWN)}"
     )

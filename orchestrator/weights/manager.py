@@ -13,7 +13,8 @@ from orchestrator import model_store
 from orchestrator.config import Config
 from orchestrator.context import Context
 from orchestrator.disk import Load, look
-from orchestrator.errors import DiskError, DiskFull, NotFound, OutriderError, Refused
+from orchestrator.errors import DiskError, NotFound, OutriderError, Refused
+from orchestrator.housekeeping.watch import may_pull
 from orchestrator.issues import HOST
 from orchestrator.jobs import Handle, Jobs
 from orchestrator.models import Drafter, Format, ModelEntry, Variant
@@ -29,8 +30,6 @@ from orchestrator.weights.meter import Meter, amount
 from orchestrator.weights.pulling import Part, Puller, Settled
 from orchestrator.weights.request import CheckedFile, PullPreview, PullRequest
 
-LOW_DISK = "low_disk"
-"""The issue that stops pulls; housekeeping opens it and closes it."""
 TOKEN_SHARED = "token_readable"  # noqa: S105 - an issue's name
 KIND = "model_pull"
 
@@ -64,7 +63,7 @@ class Weights:
     async def pull(self, asked: Mapping[str, Any]) -> JobView:
         """Start pulling. Raises `UsageError`, `NotFound`, `DiskFull` while the disk is low."""
         request = PullRequest.read(asked)
-        self._allowed()
+        may_pull(self._c.issues, KIND)
         wheel = await self._wheel(request)
         if wheel is not None:
             return await self._add(wheel)
@@ -75,13 +74,6 @@ class Weights:
             return await self._pull(request, handle)
 
         return self._jobs.start(KIND, request.subject, work)
-
-    def _allowed(self) -> None:
-        if self._c.issues.holds(LOW_DISK):
-            raise DiskFull(
-                "little is left on the disk: nothing is pulled until there is more",
-                hint="`outrider prune --dry-run` shows what can go; `outrider issues` says how much is left",
-            )
 
     async def _wheel(self, request: PullRequest) -> Mapping[str, Any] | None:
         """What to add instead, for a model that comes in a wheel; None for one from the hub."""
@@ -100,9 +92,9 @@ class Weights:
                 meter.waiting("waiting for another pull to end")
             async with self._one:
                 puller = await self._puller()
-                settled = await self._settled(request, puller, meter)
+                settled, image = await self._settled(request, puller, meter)
                 missing = sum(part.missing for part in settled)
-                await steadily(self._room, missing, sum(part.total for part in settled) - missing, request.subject)
+                await steadily(self._room, missing, request.subject, image)
                 meter.total = sum(part.total for part in settled)
                 before = await asyncio.to_thread(self._pins, settled)
                 done = [await puller.carry_out(part, meter) for part in settled]
@@ -158,11 +150,18 @@ class Weights:
             self._c.issues.close(TOKEN_SHARED, HOST)
         return found
 
-    async def _settled(self, request: PullRequest, puller: Puller, meter: Meter) -> list[Settled]:
+    async def _settled(
+        self, request: PullRequest, puller: Puller, meter: Meter
+    ) -> tuple[list[Settled], Sequence[Load]]:
+        """The parts with their commits, and what the same start brings to a disk besides: its image."""
         if request.repository is not None:
-            return [await self._new(request, puller, meter)]
-        parts = await self._parts(request)
-        return [await puller.settle(part, request.revision, meter) for part in parts]
+            return [await self._new(request, puller, meter)], ()
+        parts, image = await self._parts(request)
+        load: Load | None = None
+        with suppress(OutriderError):  # a Podman that does not answer keeps nobody from fetching weights
+            load = None if image is None else await self._c.images.load(image)
+        settled = [await puller.settle(part, request.revision, meter) for part in parts]
+        return settled, () if load is None else (load,)
 
     async def _new(self, request: PullRequest, puller: Puller, meter: Meter) -> Settled:
         """A repository as a model of its own: its file and commit are settled by what is there now."""
@@ -174,8 +173,10 @@ class Weights:
         exact = Source(name, found.commit, Wanted(form, file=file))
         return replace(found, part=Part(found.part.what, exact))
 
-    async def _parts(self, request: PullRequest) -> list[Part]:
-        """Which of a known model's variants and drafters. Raises `NotFound`, `Refused`."""
+    async def _parts(self, request: PullRequest) -> tuple[list[Part], str | None]:
+        """Which of a known model's variants and drafters, and the image that would run them.
+
+        Raises `NotFound`, `Refused`."""
         entry = self._planning.find(str(request.model))
         wanted = request.variant or entry.variant
         planned = await self._planning.wished(entry, what_if=None if wanted is None else {"variant": wanted})
@@ -208,9 +209,9 @@ class Weights:
                 f"{entry.name} {name} is a file of its own here, not a repository's: there is nothing to pull",
                 hint=f"`outrider model verify {entry.name}` reads it again",
             )
-        return parts
+        return parts, None if planned.plan is None else planned.plan.image
 
-    def _room(self, missing: int, partial: int, what: str) -> None:
+    def _room(self, missing: int, what: str, also: Sequence[Load] = ()) -> None:
         settings = self._config().store
         room.check(
             self._c.paths.store,
@@ -218,8 +219,12 @@ class Weights:
             what,
             quota=settings.quota_bytes,
             low_water=settings.low_water,
-            partial=partial,
+            also=also,
         )
+
+    def room_for(self, what: str) -> Callable[[int], None]:
+        """Whether the store may take so many bytes of `what`: for files that are added. Blocking."""
+        return lambda size: self._room(size, what)
 
     def _pins(self, settled: Sequence[Settled]) -> dict[str, str | None]:
         return {s.part.what: shelf.pinned(self._c.paths.store, s.part.source) for s in settled}
@@ -263,13 +268,13 @@ class Weights:
                 hint=f"`outrider model pull {request.subject}` fetches it",
             )
         puller = await self._puller()
-        settled = await self._settled(request, puller, Meter(self._c.clock.now))
+        settled, image = await self._settled(request, puller, Meter(self._c.clock.now))
         store = self._c.paths.store
         total, missing = sum(part.total for part in settled), sum(part.missing for part in settled)
         problem: OutriderError | None = None
         try:
-            self._allowed()
-            await steadily(self._room, missing, total - missing, request.subject)
+            may_pull(self._c.issues, KIND)
+            await steadily(self._room, missing, request.subject, image)
         except DiskError as error:
             problem = error
         free = (await asyncio.to_thread(look, store)).free
@@ -284,15 +289,6 @@ class Weights:
             problem=None if problem is None else problem.detail,
             hint=None if problem is None else problem.hint,
         )
-
-    async def needed(self, entry: ModelEntry) -> Load | None:
-        """What a start of this model would still bring into the store, for whoever checks a disk for more than
-        weights; None when nothing is missing, or nobody can say."""
-        with suppress(OutriderError):
-            found = await self.preview({"model": entry.name})
-            if found.fetch_bytes:
-                return Load(self._c.paths.store, found.fetch_bytes, f"the weights of {entry.name}")
-        return None
 
     # verify and remove
 

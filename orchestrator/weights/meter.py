@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 WINDOW = 10.0
 """Seconds over which speed is taken."""
-SILENT = 2.0
-"""Seconds without a byte, after which that is said."""
+SILENT = 1.0
+"""Seconds without a byte, after which that is said: the line changes at least every two seconds."""
 MB = 1_000_000
 
 
@@ -45,6 +45,8 @@ class Meter:
     def add(self, count: int) -> None:
         """So many more."""
         self._current += count
+        if not self.downloading:
+            self._heard = self._now()
 
     def came(self, count: int) -> None:
         """Bytes arrived over the network."""
@@ -56,7 +58,8 @@ class Meter:
 
     def waiting(self, text: str) -> None:
         """Nothing is expected for now, for this reason."""
-        self._instead = text
+        if text != self._instead:
+            self._instead, self._heard, self.downloading = text, self._now(), False
 
     def asking(self) -> None:
         """Bytes are expected from now on."""
@@ -80,8 +83,8 @@ class Meter:
         silent = self._now() - self._heard
         if self._instead is not None:
             parts.append(self._instead)
-        elif self.downloading and silent >= SILENT:
-            parts.append(f"nothing came for {silent:.0f} s")
+        if silent >= SILENT:
+            parts.append(f"nothing came for {silent:.0f} s" if self.downloading else f"for {silent:.0f} s now")
         elif self.downloading and self.speed:
             parts.append(f"{self.speed / MB:,.1f} MB/s")
             parts.append(f"{_duration((self.total - self.done) / self.speed)} left")

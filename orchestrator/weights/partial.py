@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -179,12 +180,20 @@ class Partial:
 
     def discard(self) -> None:
         """Remove what came."""
-        self.close()
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
         self.path.unlink(missing_ok=True)
         self._beside.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file; it stays for the next time."""
+        """Let go of the file. What came stays for the next time; where nothing came, nothing stays."""
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        if descriptor is None:
+            return
+        os.close(descriptor)
+        if not self.length and not self._unread:
+            with suppress(OSError):
+                self.discard()
+                self.to.parent.rmdir()
+                self.to.parent.parent.rmdir()

@@ -18,13 +18,11 @@ def check(
     *,
     quota: int | None,
     low_water: float,
-    partial: int = 0,
     also: Sequence[disk.Load] = (),
 ) -> None:
     """Raises `DiskFull` or `DiskReadOnly` unless `size` more bytes of `what` may go into the store.
 
-    `also` is what the same start still brings to a disk (an image). `partial` bytes of what is to come are
-    there already, and are not counted twice. Nothing to bring is always allowed.
+    `also` is what the same start still brings to a disk (an image). Nothing to bring is always allowed.
     """
     if size <= 0:
         return
@@ -34,6 +32,6 @@ def check(
             raise DiskFull(
                 f"{what} needs {amount(size)} more, and the store has {amount(used)} of its {amount(quota)}",
                 hint="raise `[store] quota_bytes`, or remove a model: `outrider model ls` shows what each takes",
-                evidence={"quota_bytes": quota, "used_bytes": used, "needed_bytes": size, "partial_bytes": partial},
+                evidence={"quota_bytes": quota, "used_bytes": used, "needed_bytes": size},
             )
     disk.check([disk.Load(store, size, what), *also], low_water=low_water)

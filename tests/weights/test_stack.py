@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 import subprocess
 import sys
@@ -35,6 +36,21 @@ def as_json(stack: Stack, *words: str, code: int = 0) -> Any:
     done = outrider(stack, *words, "--json")
     assert done.returncode == code, done.stderr
     return json.loads(done.stdout)
+
+
+def job(stack: Stack, path: str, body: object = None) -> Any:
+    """A long call by the API, which is quicker than a command: the job at its end."""
+    answer = stack.send("POST", f"/api/v1/{path}", body)
+    if answer.is_error:
+        found = answer.json()
+        print(f"POST {path} {body} -> [{found['code']}] {found['detail']} | {found['hint']}")
+        return {"state": "refused", "error": {**found, "text": found["detail"]}}
+    name = answer.json()["id"]
+    found = until_sync(lambda: (v := stack.get(f"/api/v1/jobs/{name}"))["state"] != "running" and v, 60, "the job")
+    error = found["error"]
+    said = found["detail"] if error is None else f"[{error['code']}] {error['text']} | {error['hint']}"
+    print(f"POST {path} {body} -> {found['state']}: {said}")
+    return found
 
 
 @pytest.fixture
@@ -107,16 +123,16 @@ def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
     with stack:
         plan = as_json(stack, "plan", "tiny")["plan"]
         assert {"weights_missing", "drafter_missing"} <= {r["code"] for r in plan["reasons"]}
-        refused = outrider(stack, "start", "tiny", "--wait", "--timeout", "20")
-        assert refused.returncode != 0
-        assert "outrider start tiny --pull" in refused.stderr
+        stack.want("tiny", "running")
+        why = stack.wait_state("tiny", "failed", may_fail=True)["reason"]
+        assert "outrider start tiny --pull" in why["hint"]
         dry = as_json(stack, "model", "pull", "tiny", "--dry-run")
         assert dry["fetch_bytes"] == dry["total_bytes"] == len(target) + (test_models / g.DFLASH).stat().st_size
         assert [f["path"] for p in dry["parts"] for f in p["files"]] == ["tiny-F32.gguf", "tiny-dflash-F32.gguf"]
         assert dry["fits"] is True
         assert hub.bytes_sent == 0
 
-        hub.rate = len(target) / 4
+        hub.rate = len(target) / 2
         command = [sys.executable, "-m", "api.cli", "--state-dir", str(stack.folder), "model", "pull", "tiny"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as pulling:
             until_sync(lambda: hub.bytes_sent > len(target) // 3, 30, "a third of it")
@@ -138,7 +154,7 @@ def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
         engine = stack.deployment("tiny")["engine"]
         assert engine["method"] == "dflash"
 
-        said = as_json(stack, "model", "ls")
+        said = stack.get("/api/v1/models")
         variant, drafter = next(m for m in said if m["name"] == "tiny")["weights"]
         assert (variant["state"], variant["revision"]) == ("here", hub.heads["org/tiny-GGUF"])
         assert (drafter["bytes"], drafter["origin"], drafter["checked_ok"]) == (
@@ -148,28 +164,25 @@ def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
         )
         assert hub.heads["org/tiny-GGUF"][:12] in outrider(stack, "model", "ls").stdout
         asked = len(hub.api)
-        assert outrider(stack, "model", "pull", "tiny").returncode == 0
+        assert job(stack, "pulls", {"model": "tiny"})["result"]["fetched_bytes"] == 0
         assert len(hub.api) == asked, "what is here needs no hub"
 
-        good = as_json(stack, "model", "verify", "tiny")
-        assert good["ok"] is True
-        assert len(good["files"]) == 2
-        busy = outrider(stack, "model", "rm", "tiny", "--weights")
-        assert busy.returncode == 4
-        assert outrider(stack, "stop", "tiny", "--wait").returncode == 0
+        good = job(stack, "models/tiny/verify")["result"]
+        assert (good["ok"], len(good["files"])) == (True, 2)
+        assert stack.send("DELETE", "/api/v1/models/tiny?weights=true").status_code == 409, "it runs"
+        stack.want("tiny", "stopped")
+        stack.wait_state("tiny", "stopped")
         weights = Path(variant["path"])
         with weights.open("r+b") as file:
             file.seek(-1, 2)
             file.write(b"\x55")
         bad = as_json(stack, "model", "verify", "tiny", code=1)
         assert [f["ok"] for f in bad["files"]] == [False, True]
-        assert "weights_damaged" in {i["code"] for i in as_json(stack, "issues")}
-        assert outrider(stack, "model", "pull", "tiny").returncode == 0
+        assert "weights_damaged" in {i["code"] for i in stack.get("/api/v1/issues")}
+        assert job(stack, "pulls", {"model": "tiny"})["state"] == "done"
         assert weights.read_bytes() == target, "what was damaged is fetched again"
-        assert as_json(stack, "model", "verify", "tiny")["ok"] is True
-        assert "weights_damaged" not in {i["code"] for i in as_json(stack, "issues")}
-        (stack.paths.models_d / "tiny.toml").unlink()
-        stack.send("POST", "/api/v1/reload", {"dry_run": False})
+        assert job(stack, "models/tiny/verify")["result"]["ok"] is True
+        assert "weights_damaged" not in {i["code"] for i in stack.get("/api/v1/issues")}
         no_secret(stack)
 
 
@@ -187,18 +200,19 @@ def test_a_repository_becomes_a_model_of_its_own(
     offer(hub, test_models)
     stack = make("quota_bytes = 30000000\n")
     with stack:
-        ambiguous = outrider(stack, "model", "pull", "org/tiny-GGUF", "--name", "mine")
-        assert ambiguous.returncode == 3
-        assert "--file" in ambiguous.stderr
+        ambiguous = job(stack, "pulls", {"repository": "org/tiny-GGUF", "name": "mine"})["error"]
+        assert ambiguous["code"] == "not_offered"
+        assert "--file" in ambiguous["hint"]
         words = ("org/tiny-GGUF", "--file", "*F32*", "--name", "mine", "--threads", "1", "--context", "2048")
         pulled = as_json(stack, "model", "pull", *words)
         assert pulled["result"]["fetched_bytes"] == (test_models / g.TARGET).stat().st_size
         text = (stack.paths.models_d / "mine.toml").read_text()
         assert f'revision = "{hub.heads["org/tiny-GGUF"]}"' in text
         assert 'file = "tiny-F32.gguf"' in text
-        assert outrider(stack, "start", "mine", "--wait").returncode == 0
+        stack.start("mine")
         assert stack.text("mine", 20) == recital(20)
-        assert outrider(stack, "stop", "mine", "--wait").returncode == 0
+        stack.want("mine", "stopped")
+        stack.wait_state("mine", "stopped")
 
         sent = hub.bytes_sent
         second = ("--repository", "org/tiny-GGUF", "--file", "tiny-F32.gguf", "--threads", "1")
@@ -207,17 +221,20 @@ def test_a_repository_becomes_a_model_of_its_own(
         shared = outrider(stack, "model", "rm", "other", "--weights")
         assert shared.returncode == 4
         assert "also those of mine" in shared.stderr
-        assert outrider(stack, "model", "rm", "other").returncode == 0
+        assert stack.send("DELETE", "/api/v1/models/other").status_code == 204
         assert outrider(stack, "model", "rm", "mine", "--weights").returncode == 0
         assert not list(stack.paths.store.rglob("*.gguf"))
-        gone = outrider(stack, "model", "pull", "mine")
-        assert gone.returncode == 3
+        assert job(stack, "pulls", {"model": "mine"})["error"]["code"] == "not_found"
 
         hub.add("org/large", {"model.gguf": bytes(40_000_000)})
-        full = outrider(stack, "model", "pull", "org/large", "--file", "*.gguf", "--name", "large")
-        assert full.returncode == 4
-        assert "error[disk_full]" in full.stderr
-        assert "quota_bytes" in full.stderr
+        full = job(stack, "pulls", {"repository": "org/large", "file": "*.gguf", "name": "large"})["error"]
+        assert full["code"] == "disk_full"
+        assert "quota_bytes" in full["hint"]
+        stack.write_settings(f'[hub]\nendpoint = "{hub.endpoint}"\n[store]\nlow_water = 0.0\n')
+        change = stack.send("POST", "/api/v1/reload", {}).json()["changes"]
+        assert {c["subject"]: c["action"] for c in change}["hub.token_file"] == "none"
+        unseen = job(stack, "pulls", {"repository": "org/tiny-GGUF", "file": "*F32*", "name": "mine"})["error"]
+        assert unseen["code"] == "auth_failed", "the token's file is named no longer"
 
 
 def test_progress_at_least_every_two_seconds_also_when_nothing_comes(
@@ -254,3 +271,109 @@ def test_progress_at_least_every_two_seconds_also_when_nothing_comes(
         assert job["state"] == "cancelled"
         (partial,) = stack.paths.store.rglob("*.partial")
         assert partial.stat().st_size == 400_000
+
+
+def test_each_refusal_as_its_owner_sees_it(make: Callable[..., Stack], hub: hubs.HubServer, tmp_path: Path) -> None:
+    """401, 403, 404, 429, a wrong digest, a disk that is full, one that is read-only; and the way out of each."""
+    size = 2 * 2**20
+    for name, more in {"gated": {"gated": True}, "secret": {"private": True}, "open": {}}.items():
+        hub.add(f"org/{name}", {"m.gguf": bytes(range(256)) * (size // 256)}, **more)
+    stack = make()
+    secret = tmp_path / "token"
+    stack.paths.store.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(stack.paths.store)], check=True)
+    try:
+        with stack:
+
+            def refused(repository: str, code: str) -> str:
+                error = job(stack, "pulls", {"repository": repository, "file": "m.gguf", "name": "m"})["error"]
+                assert error["code"] == code
+                assert error["hint"]
+                return f"{error['text']} {error['hint']}"
+
+            secret.write_text("hf_one\nhf_two\n")
+            said = outrider(stack, "model", "pull", "org/secret", "--file", "m.gguf", "--name", "m")
+            assert said.returncode == 4
+            assert re.search(r"error\[auth_failed\]: .* holds a line break", said.stderr)
+            assert hub.api == [], "nothing was sent"
+            secret.write_text("hf_wrong")
+            secret.chmod(0o644)
+            assert "does not know the token" in refused("org/secret", "auth_failed")
+            assert "token_readable" in {i["code"] for i in stack.get("/api/v1/issues")}
+            secret.write_text("hf_x-nogate")
+            secret.chmod(0o600)
+            hub.tokens |= {"hf_x-nogate"}
+            assert f"accept it at {hub.endpoint}/org/gated" in refused("org/gated", "auth_gated")
+            assert "token_readable" not in {i["code"] for i in stack.get("/api/v1/issues")}
+            refused("org/none", "not_offered")
+            hub.refuse = [(429, {"Retry-After": "1800"})]
+            assert "no more within 1800 s" in refused("org/open", "rate_limited")
+            hub.corrupt = {"m.gguf"}
+            assert "its digest differs" in refused("org/open", "digest_mismatch")
+            assert not list(stack.paths.store.rglob("*.partial"))
+            hub.corrupt = set()
+
+            ballast = stack.paths.store / "ballast"
+
+            def fill(sent: int) -> None:
+                if not ballast.exists():
+                    ballast.write_bytes(bytes(6 * 2**20 - size))
+
+            hub.pause = fill
+            refused("org/open", "disk_full")
+            hub.pause = None
+            assert list(stack.paths.store.rglob("*.partial")), "what came stays"
+            ballast.unlink()
+            subprocess.run(["mount", "-o", "remount,ro", str(stack.paths.store)], check=True)
+            refused("org/open", "disk_read_only")
+            subprocess.run(["mount", "-o", "remount,rw", str(stack.paths.store)], check=True)
+            hub.refuse_bytes = [(503, {})]
+            assert "is no GGUF file" in refused("org/open", "model_file"), "it came, and is no model"
+            assert [s.status for s in hub.served if s.host == "cdn"][-2:] == [503, 206]
+    finally:
+        subprocess.run(["umount", "-l", str(stack.paths.store)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_gigabyte_with_its_daemon_killed_half_way(
+    make: Callable[..., Stack], hub: hubs.HubServer, tmp_path: Path
+) -> None:
+    """At full size: resumed at the byte, progress all along, and the digest over all of it is right."""
+    piece = random.Random(3).randbytes(2**20)
+    data = b"".join(i.to_bytes(4, "big") + piece[4:] for i in range(1000))
+    hub.add("org/large", {"config.json": b"{}", "model.safetensors": data})
+    hub.rate = 400_000_000
+    stack = make()
+    with stack:
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "api.cli",
+            "--state-dir",
+            str(stack.folder),
+            "model",
+            "pull",
+            "org/large",
+        ]
+        with subprocess.Popen([*command, "--name", "large"], stderr=subprocess.PIPE, text=True) as pulling:
+            until_sync(lambda: hub.bytes_sent > len(data) // 2, 60, "half of it")
+            stack.kill_daemon()
+            pulling.communicate(timeout=30)
+        (partial,) = stack.paths.store.rglob("*.partial")
+        there = partial.stat().st_size
+        stack.start_daemon()
+        seen: list[float] = []
+        began, before = time.monotonic(), hub.bytes_sent
+        with subprocess.Popen([*command, "--name", "large"], stderr=subprocess.PIPE, text=True) as pulling:
+            assert pulling.stderr is not None
+            for line in pulling.stderr:
+                seen.append(time.monotonic())
+                print(f"{seen[-1] - began:6.2f} {line.strip()}")
+        assert pulling.returncode == 0
+        assert max(b - a for a, b in itertools.pairwise(seen)) < 2.0
+        assert hub.ranges("model.safetensors") == [None, f"bytes={there}-"]
+        assert hub.bytes_sent - before == len(data) - there
+        print(f"{len(data) / 1e6:.0f} MB, killed at {there / 1e6:.0f} MB; the rest in {time.monotonic() - began:.1f} s")
+        assert as_json(stack, "model", "verify", "large")["ok"] is True
