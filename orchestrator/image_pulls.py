@@ -193,6 +193,9 @@ class ImagePulls:
         started = self._clock.now()
         handle.progress(f"asking {reference.registry}")
         storage = await self._podman.storage()
+        # room that pulls of a former Podman service still take
+        gone = await asyncio.to_thread(pull_leftovers.sweep, Path(storage.temporary), now=self._clock.wall())
+        self._swept(gone)
         tried = 0
         while True:
             tried += 1

@@ -78,7 +78,12 @@ class Outrider:
             self._c.issues, parts.host.facts, lambda facts: by_the_daemon(self._c.paths, self.config, facts)
         )
         self._chores = Chores(
-            {"compact": self._c.store.compact, "sweep": self._sweep, "doctor": patrol.look},
+            {
+                "compact": self._c.store.compact,
+                "sweep": self._sweep,
+                "pull_leftovers": self._c.images.pulls.sweep,
+                "doctor": patrol.look,
+            },
             soon={"doctor": self._c.timing.doctor_first},
         )
         self._weights = Weights(
@@ -192,7 +197,6 @@ class Outrider:
         self._c.routing.open()
 
     async def _sweep(self) -> object:
-        await self._c.images.pulls.sweep()
         return await self._adopter.sweep(self._registry.all())
 
     async def _see_drift(self) -> None:
