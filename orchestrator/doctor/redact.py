@@ -18,7 +18,7 @@ _LONGEST = 512 * 1024
 _SHORTEST_NAME = 3
 _WORDS = """
     amd amdgpu arch cdi cuda cpu debian docker driver fedora gpu host kernel kfd kvm linux localhost localdomain
-    nouveau nvidia outrider podman render root rocm server state system systemd ttm ubuntu user users video vm
+    nouveau nvidia podman render root rocm server state system systemd ttm ubuntu user users video vm outrider
 """
 _NEVER_NAMES = frozenset(_WORDS.split())
 """Words that the document needs, even where somebody calls a machine or a user so."""
