@@ -64,8 +64,11 @@ class Actor:
 
         def change() -> None:
             d = self.deployment
+            self._context.turns.leave(d.name)
             if force:
-                d.suspicion = None
+                d.suspicion, d.wanted = None, d.wanted if d.serving_engine is not None else None
+            if desired is Desired.STOPPED:
+                self._context.needs.no_longer(d.name)
             d.desired, d.desired_by = desired, author
             d.drained = False
             d.stuck_until = None
@@ -235,10 +238,19 @@ class Actor:
                 evidence={} if d.barred is None else {"code": d.barred.code, "hint": d.barred.hint},
             )
 
+    def take_turn(self) -> None:
+        """Let the next one start when this one is through, and see who is before it."""
+        d, turns = self.deployment, self._context.turns
+        through = d.serving_engine or d.reason or d.suspicion or d.barred or d.transfer
+        if not d.should_run or through is not None:
+            turns.leave(d.name)
+        d.after = turns.before(d.name)
+
     def _decide(self) -> Decision[Step]:
         d = self.deployment
         now = self._context.clock.now()
         self._look_at_devices()
+        self.take_turn()
         if d.stuck_until is not None and d.stuck_until > now:
             return lifecycle.decide(d.situation(now))
         for generation in sorted(self._retire):

@@ -26,6 +26,7 @@ from orchestrator.config import Config
 from orchestrator.context import Context
 from orchestrator.device_gate import DeviceGate
 from orchestrator.device_reports import Processes
+from orchestrator.device_wait import DeviceWait
 from orchestrator.device_watch import DeviceWatch, Tools
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
@@ -44,6 +45,7 @@ from orchestrator.routing import RoutingTable
 from orchestrator.runner import Identity, Runner
 from orchestrator.store import DesiredRow, Store
 from orchestrator.timing import Timing
+from orchestrator.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +158,9 @@ async def assemble(
             timing=timing,
         )
         gate = DeviceGate(host.facts, planning.on_cpu)
+        needs = DeviceWait(facts=host.facts, probe=host.probe, need=planning.device_need, memory=store, issues=issues)
         shared = (paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
-        context = Context(*shared, marks, guard, images, gate)
+        context = Context(*shared, marks, guard, images, gate, needs, Turns())
         known = (config, version, boot, podman, host, roots, planning)
         desired = await store.desired()
         return Parts(*known, context, guard, jobs, gate, desired, revive, closing.pop_all())
@@ -195,6 +198,7 @@ def watch_devices(parts: Parts, actors: Callable[[], Sequence[Actor]]) -> Device
         )
     )
     parts.host.listeners.append(watch.on_sample)
+    parts.host.probed.append(watch.on_probe)
     return watch
 
 

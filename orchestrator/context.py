@@ -10,6 +10,7 @@ from orchestrator.admission import Admission
 from orchestrator.clock import Clock
 from orchestrator.config import GuardSettings
 from orchestrator.deployment import Deployment
+from orchestrator.device_wait import DeviceWait
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.images import Images
@@ -22,6 +23,7 @@ from orchestrator.routing import RoutingTable
 from orchestrator.runner import Runner
 from orchestrator.store import Store
 from orchestrator.timing import Timing
+from orchestrator.turns import Turns
 from orchestrator.views import Why
 
 
@@ -61,6 +63,8 @@ class Context:
     guard: Room
     images: Images
     devices: Devices
+    needs: DeviceWait
+    turns: Turns
 
 
 @dataclass(frozen=True, slots=True)

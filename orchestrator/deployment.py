@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from containers.spec import LogLine
 from orchestrator.backoff import Failures
 from orchestrator.engine import Engine
-from orchestrator.errors import EngineFailed
+from orchestrator.errors import DeviceMissing, EngineFailed
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.governor import GovernorState
 from orchestrator.lifecycle import COMING, GONE, Situation
@@ -21,6 +21,8 @@ from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan
 from orchestrator.routing import Route, RouteEngine
 from orchestrator.views import DeploymentView, Desired, Progress, State, Why
+
+TURN = "waiting_for_turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Deployment:
     """The daemon is about to end with its engines; what is desired stays."""
     drained: bool = False
     """A person asked to admit nothing more; the engine stays."""
+    after: str | None = None
+    """The daemon has just started, and this one is to be through first."""
     suspicion: Suspicion | None = None
     """The host went down while this was being loaded: only a person starts it again."""
     guarded: EngineFailed | None = None
@@ -123,7 +127,9 @@ class Deployment:
         if self.suspicion is not None:
             return self.suspicion.why.code
         # an engine that comes up has its driver and its GPU; one whose GPU is lost is failed by whoever found that
-        return None if self.barred is None or self.loading else self.barred.code
+        if self.barred is not None and not self.loading:
+            return self.barred.code
+        return None if self.after is None else TURN
 
     @property
     def loading(self) -> bool:
@@ -156,7 +162,14 @@ class Deployment:
             return self.suspicion.why
         if self.barred is not None and self.serving_engine is None:
             return self.barred
+        if self.after is not None and self.desired is Desired.RUNNING:
+            return Why(TURN, f"waiting for its turn (after {self.after})")
         return self.reason
+
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether its last attempt found that a device is not there."""
+        return self.reason is not None and self.reason.code == DeviceMissing.code
 
     def shown_state(self) -> State:
         """The one state that `ps` shows."""
@@ -170,7 +183,12 @@ class Deployment:
             return max(live, key=lambda e: e.generation).state
         if self.desired is Desired.STOPPED:
             return State.STOPPED
-        if self.shown_reason is not None and not self.busy:
+        reason = self.shown_reason
+        if reason is not None and reason.code == TURN:
+            return State.CREATING
+        if reason is not None and reason.code == DeviceMissing.code:
+            return State.WAITING_DEVICE
+        if reason is not None and not self.busy:
             return State.FAILED
         return self.phase[0] if self.phase is not None else State.CREATING
 
@@ -196,7 +214,7 @@ class Deployment:
         )
         served = any(e.admit for e in engines)
         on_its_way = any(e.state in COMING or e.exited.is_set() for e in self.live())
-        coming = self.busy or on_its_way or self._comes_back(now, patience)
+        coming = self.busy or on_its_way or self.after is not None or self._comes_back(now, patience)
         return Route(
             name=self.name,
             aliases=self.entry.aliases,

@@ -174,17 +174,27 @@ class DeviceWatch:
         found = await self._t.host.renew()
         facts = self._t.host.facts()
         self._notice_module()
-        new = [a.pci for a in facts.accelerators if a.pci not in known]
-        if new:
-            self._t.claim(new)
-            for pci in new:
-                self._t.journal.emit("device", "gpu_found", f"GPU {pci} is here now", evidence={"gpu": pci})
+        self._greet([a.pci for a in facts.accelerators if a.pci not in known])
         self._know(facts)
         well = frozenset(a.pci for a in facts.accelerators if a.vendor == NVIDIA and found)
         for pci in well:
             self._states[pci] = device_health.answers(self._states[pci])
         self._problems(facts.problems, answered=well)
         self._judge()
+
+    def on_probe(self) -> None:
+        """The whole machine was looked at again, because a model waits for a device."""
+        facts = self._t.host.facts()
+        self._greet([a.pci for a in facts.accelerators if a.pci not in self._states])
+        self._know(facts)
+        self._judge()
+
+    def _greet(self, new: Sequence[str]) -> None:
+        """GPUs that were not there before."""
+        if new:
+            self._t.claim(new)
+        for pci in new:
+            self._t.journal.emit("device", "gpu_found", f"GPU {pci} is here now", evidence={"gpu": pci})
 
     def _engines(self) -> list[Engine]:
         return [engine for actor in self._t.actors() for engine in actor.deployment.live()]

@@ -11,6 +11,7 @@
         SwitchTooCostly     switch_too_costly
         SuspectedHostCrash  suspected_host_crash
         DeviceRefused       gpu_lost, driver_mismatch
+      DeviceMissing         waiting_device     HTTP 503, retryable
       TimedOut              timed_out          exit 5, HTTP 504, retryable
       DaemonUnreachable     daemon_unreachable exit 6
       ModelFileError        model_file         HTTP 422
@@ -61,6 +62,7 @@ __all__ = [
     "ContainerError",
     "DaemonUnreachable",
     "DatabaseFailed",
+    "DeviceMissing",
     "DeviceRefused",
     "DigestMismatch",
     "DiskError",
@@ -147,6 +149,13 @@ class DeviceRefused(Refused):
         self.code = code
 
 
+class DeviceMissing(OutriderError):
+    """A device that the model needs is not there (yet)."""
+
+    code = "waiting_device"
+    retryable = True
+
+
 class TimedOut(OutriderError):
     """A deadline passed."""
 
@@ -222,7 +231,7 @@ _STATUS: tuple[tuple[type[OutriderError] | tuple[type[OutriderError], ...], int]
     ((NotFound, NotOffered), 404),
     (Refused, 409),
     (ModelFileError, 422),
-    ((RateLimited, ContainerError, DaemonUnreachable, DatabaseFailed), 503),
+    ((RateLimited, ContainerError, DaemonUnreachable, DatabaseFailed, DeviceMissing), 503),
     (FetchError, 502),
     (TimedOut, 504),
     (DiskError, 507),

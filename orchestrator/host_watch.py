@@ -37,7 +37,11 @@ class HostWatch:
         self._telemetry = Telemetry(roots, retry=timing.device_look)
         self.listeners: list[Callable[[Sample], None]] = []
         """Called with each reading, on the loop."""
+        self.probed: list[Callable[[], None]] = []
+        """Called when the whole machine was looked at again, on the loop."""
         self._reading = asyncio.Lock()
+        self._own: tuple[Problem, ...] = ()
+        self._probes = 0
 
     @classmethod
     async def start(cls, name: str | None, timing: Timing, roots: Roots, clock: Clock | None = None) -> HostWatch:
@@ -77,8 +81,29 @@ class HostWatch:
         for listener in self.listeners:
             listener(sample)
 
+    async def probe(self) -> None:
+        """Look at the whole machine again: a device may have come. Who asks meanwhile shares the answer."""
+        before = self._probes
+        async with self._reading:
+            if self._probes != before:
+                return
+            found = await asyncio.to_thread(probe, self._roots, deadline=self._timing.probe_call)
+            now = {a.pci for a in found.accelerators}
+            # one of NVIDIA's that is silent now stays known, as in `renew`: whoever watches it says that it is lost
+            silent = (a for a in self._facts.accelerators if a.vendor == nvidia.VENDOR and a.pci not in now)
+            self._facts = dataclasses.replace(
+                found,
+                host=self._facts.host,
+                accelerators=(*found.accelerators, *silent),
+                problems=(*found.problems, *self._own),
+            )
+            self._probes += 1
+            for listener in self.probed:
+                listener()
+
     def add_problem(self, problem: Problem) -> None:
         """Something the daemon itself found out about the host."""
+        self._own = (*self._own, problem)
         self._facts = dataclasses.replace(self._facts, problems=(*self._facts.problems, problem))
 
     def set_health(self, verdicts: Mapping[str, Verdict]) -> None:

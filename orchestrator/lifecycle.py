@@ -37,7 +37,7 @@ GONE = frozenset({State.STOPPED})
 
 def allowed(before: State, after: State) -> bool:
     """Whether an engine may go from one state to the other (staying is allowed)."""
-    return before == after or after in TRANSITIONS[before]
+    return before == after or after in TRANSITIONS.get(before, ())
 
 
 @dataclass(frozen=True, slots=True)

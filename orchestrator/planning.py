@@ -14,11 +14,12 @@ from containers.errors import ImageMissing
 from containers.podman import Podman
 from containers.spec import ImageInfo
 from orchestrator import catalogue as catalogues
-from orchestrator import planner
+from orchestrator import device_need, planner
 from orchestrator.admission import Admission
 from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
 from orchestrator.clock import Clock
 from orchestrator.config import Config
+from orchestrator.device_need import Device, Need
 from orchestrator.errors import DoesNotFit, ModelFileError, OutriderError, Refused
 from orchestrator.file_facts import FileProblem, Files, location
 from orchestrator.images import Images
@@ -107,6 +108,10 @@ class Planning:
         """Whether the model's owner named an image for the CPU: then no GPU matters to it."""
         named = (i for i in self._catalogue.images if entry.image in (i.name, i.reference))
         return entry.image is not None and any(image.vendor is None for image in named)
+
+    def device_need(self, entry: ModelEntry, last: Sequence[Device], why: str) -> Need | None:
+        """See `device_need.need`: with the images and defaults of this host."""
+        return device_need.need(entry, entry.image or self._defaults.image, self._catalogue.images, last, why)
 
     async def planned(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
         """The planner's whole answer for this host as it is now."""

@@ -14,6 +14,7 @@ from orchestrator.deployment import Deployment
 from orchestrator.errors import DiskError, NotFound
 from orchestrator.models import ModelEntry
 from orchestrator.planning import Planning
+from orchestrator.turns import Claim, Turns, in_order
 from orchestrator.views import Desired
 
 CRASH_PAUSE = 1.0
@@ -43,13 +44,26 @@ class Registry:
     def start(self) -> None:
         """Adoption is done: let every actor act."""
         self._started = True
+        self._take_turns()
         for actor in self._actors.values():
             actor.publish()
             self._run(actor)
 
+    def _take_turns(self) -> None:
+        """What is to run and does not yet is started one after the other."""
+        waiting = [a for a in self._actors.values() if _may_start(a.deployment)]
+        names = in_order([Claim(a.deployment.name, a.deployment.entry.priority) for a in waiting])
+        self._context.turns.queue(names, {a.deployment.name: a.wake for a in waiting})
+        for actor in waiting:
+            actor.take_turn()
+        if len(names) > 1:
+            self._context.journal.emit(
+                "lifecycle", "starting_in_turn", f"one after the other: {', '.join(names)}", evidence={"order": names}
+            )
+
     def _run(self, actor: Actor) -> None:
         name = actor.deployment.name
-        self._tasks[name] = asyncio.create_task(_forever(actor), name=f"actor-{name}")
+        self._tasks[name] = asyncio.create_task(_forever(actor, self._context.turns), name=f"actor-{name}")
 
     def all(self) -> Sequence[Actor]:
         """Every actor, by name."""
@@ -115,11 +129,16 @@ class Registry:
             await asyncio.wait(list(self._tasks.values()), timeout=limit)
 
 
-async def _forever(actor: Actor) -> None:
+def _may_start(d: Deployment) -> bool:
+    return d.should_run and not d.live() and d.suspicion is None
+
+
+async def _forever(actor: Actor, turns: Turns) -> None:
     """Run an actor; one that crashes would leave everybody who asks it waiting for ever."""
     while True:
         try:
             await actor.run()
         except Exception:  # a defect: logged whole, and the deployment goes on from the state it is in
             log.exception("actor_crashed", deployment=actor.deployment.name)
+            turns.leave(actor.deployment.name)
         await asyncio.sleep(CRASH_PAUSE)

@@ -352,6 +352,7 @@ class Outrider:
         d = actor.deployment
         evidence = {} if d.suspicion is None else d.suspicion.evidence
         await self._c.marks.forget(d.name, f"{author} starts {d.name} all the same")
+        await self._c.needs.forget(d.name, self._c.clock.wall())
         self._c.journal.emit(
             "desired",
             "start_forced",

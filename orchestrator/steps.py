@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import structlog
 
-from containers.errors import ImageMissing
+from containers.errors import DeviceUnavailable, ImageMissing
 from containers.pulling import PullProgress
 from containers.spec import ImageInfo
 from orchestrator import backoff, device_policy, switching
@@ -22,7 +22,14 @@ from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment, Transfer
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
-from orchestrator.errors import MEMORY_GUARD, DatabaseFailed, EngineFailed, OutriderError, SwitchTooCostly
+from orchestrator.errors import (
+    MEMORY_GUARD,
+    DatabaseFailed,
+    DeviceMissing,
+    EngineFailed,
+    OutriderError,
+    SwitchTooCostly,
+)
 from orchestrator.lifecycle import COMING, Step
 from orchestrator.plan import Method, Plan
 from orchestrator.switching import Switch
@@ -97,6 +104,7 @@ class Steps:
         try:
             # the governor takes speculation off what runs; anybody else asks for what is best now
             running = d.wanted if cause.automatic else None
+            await self._c.needs.check(d.entry)
             fetch = self._fetch if self._c.images.pulls_at_start else None
             plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=running, fetch=fetch)
         except OutriderError as error:
@@ -175,8 +183,22 @@ class Steps:
         if self._d.guarded is not None and not self._c.guard.room_for(plan):
             self._no_room(self._d.guarded)
             return
+        if plan.devices and not await self._devices_of(plan):
+            return
         engine = await self._new_engine(plan)
         await self._bring_up(engine)
+
+    async def _devices_of(self, plan: Plan) -> bool:
+        """Whether the plan can be started as it is. A device that is gone is waited for; one that is there under
+        another name needs another plan."""
+        try:
+            if await self._c.needs.check(self._d.entry, plan, doubt=self._d.waits_for_device):
+                return True
+        except OutriderError as error:
+            self.record_failure(error, ran_for=0.0)
+            return False
+        self._d.wanted = None
+        return False
 
     def _no_room(self, stopped: EngineFailed) -> None:
         """Still no memory for what was stopped for want of it. That is no further failure: looking again is cheap."""
@@ -219,11 +241,12 @@ class Steps:
             if isinstance(error, ImageMissing):
                 # it went after the plan was made: planned anew, which brings it
                 d.wanted, error.retryable = None, self._c.images.pulls_at_start
-            self.record_failure(engine.verdict or error, ran_for=0.0)
+            self.record_failure(engine.verdict or self._as_missing(error), ran_for=0.0)
             return False
         seconds = self._c.clock.now() - started
         now = self._c.clock.wall()
         await self._noted(self._c.store.mark_proven(engine.id, now))
+        await self._noted(self._c.needs.proven(d.name, engine.plan, now))
         if fresh:
             await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
             d.last_start_s = seconds
@@ -243,6 +266,14 @@ class Steps:
             },
         )
         return True
+
+    def _as_missing(self, error: Exception) -> Exception:
+        """A node or CDI name that Podman does not find may come yet."""
+        if not isinstance(error, DeviceUnavailable):
+            return error
+        missing = DeviceMissing(error.detail, hint=error.hint, evidence=error.evidence)
+        self._c.needs.waits(self._d.name, missing)
+        return missing
 
     def _promote(self, engine: Engine) -> None:
         self._d.serving = engine.generation
@@ -273,7 +304,7 @@ class Steps:
             else Why(known.code, known.detail, known.hint)
         )
         self._emit(
-            "failed",
+            DeviceMissing.code if isinstance(error, DeviceMissing) else "failed",
             f"{self._d.name}: {self._d.reason.text}",
             evidence={"code": self._d.reason.code, **evidence, **({} if known is None else known.evidence)},
         )

@@ -21,6 +21,7 @@ from typing import Any
 
 import aiosqlite
 
+from orchestrator.device_need import Device
 from orchestrator.errors import DatabaseFailed
 from orchestrator.views import Desired, Event
 
@@ -39,6 +40,7 @@ CREATE TABLE IF NOT EXISTS starts (
 CREATE INDEX IF NOT EXISTS starts_by_deployment ON starts (deployment, at);
 CREATE TABLE IF NOT EXISTS pins (
     reference TEXT PRIMARY KEY, digest TEXT NOT NULL, author TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS devices (deployment TEXT PRIMARY KEY, devices TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (
     sequence INTEGER PRIMARY KEY, at REAL NOT NULL, host TEXT NOT NULL, boot_id TEXT NOT NULL, kind TEXT NOT NULL,
     code TEXT NOT NULL, text TEXT NOT NULL, deployment TEXT, evidence TEXT NOT NULL);
@@ -135,9 +137,27 @@ class Store:
         await self._write("DELETE FROM drained WHERE deployment = ?", (deployment,))
 
     async def forget(self, deployment: str) -> None:
-        """Forget what was desired of a deployment that is no longer defined. Its generations go on counting."""
+        """Forget what was desired of a deployment that is no longer defined, and where it ran. Its generations
+        go on counting."""
         await self.clear_drained(deployment)
         await self._write("DELETE FROM desired WHERE deployment = ?", (deployment,))
+        await self._write("DELETE FROM devices WHERE deployment = ?", (deployment,))
+
+    # devices
+
+    async def devices(self, deployment: str) -> Sequence[Device]:
+        """The accelerators on which this deployment last proved itself; none for the CPU, or when it never did."""
+        rows = await self._read("SELECT devices FROM devices WHERE deployment = ?", (deployment,))
+        try:
+            return tuple(Device.from_dict(data) for data in json.loads(rows[0][0])) if rows else ()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return ()  # written by another version: as if it had never run
+
+    async def set_devices(self, deployment: str, devices: Sequence[Device], at: float) -> None:
+        await self._write(
+            "INSERT OR REPLACE INTO devices VALUES (?, ?, ?)",
+            (deployment, json.dumps([device.to_dict() for device in devices]), at),
+        )
 
     # generations
 

@@ -30,6 +30,8 @@ class State(StrEnum):
     DRAINING = "draining"
     STOPPING = "stopping"
     FAILED = "failed"
+    WAITING_DEVICE = "waiting_device"
+    """Of a deployment only: a device that it needs is not there (yet)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Scene:
         self.claimed: list[str] = []
         self.gate = DeviceGate(host.facts, lambda _: False)
         world.gpus.bar = self.gate.bar
+        world.look = host.facts
         world.planner.answer = a_plan(devices=("nvidia.com/gpu=0",))
         self.watch = DeviceWatch(
             Tools(

@@ -36,8 +36,8 @@ def test_the_drawing_shows_the_table() -> None:
 
 def test_every_state_can_be_left_but_the_last() -> None:
     assert {s for s, after in TRANSITIONS.items() if not after} == {State.STOPPED}
-    assert set(TRANSITIONS) == set(State)
-    for state in set(State) - {State.STOPPED, State.STOPPING, State.FAILED}:
+    assert set(TRANSITIONS) == set(State) - {State.WAITING_DEVICE}, "which is no engine's state"
+    for state in set(TRANSITIONS) - {State.STOPPED, State.STOPPING, State.FAILED}:
         assert allowed(state, State.STOPPING), state
         assert allowed(state, State.FAILED), state
     assert not allowed(State.LOADING, State.READY)  # never ready without having been proven
@@ -96,7 +96,7 @@ def test_what_serves_is_stopped_last() -> None:
     assert decide(situation(*engines, running=False, serving=2)).evidence["generation"] == 1
 
 
-facts = st.builds(EngineFacts, st.integers(1, 5), st.sampled_from(State), st.sampled_from(["a", "b"]))
+facts = st.builds(EngineFacts, st.integers(1, 5), st.sampled_from(list(TRANSITIONS)), st.sampled_from(["a", "b"]))
 situations = st.builds(
     Situation,
     running=st.booleans(),

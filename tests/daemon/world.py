@@ -20,11 +20,15 @@ from containers import labels as container_labels
 from containers.errors import PodmanFailed
 from containers.ports import Ports
 from containers.spec import ContainerState
+from hosts.facts import HostFacts
+from orchestrator import device_need
 from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
+from orchestrator.catalogue import shipped
 from orchestrator.clock import SystemClock
 from orchestrator.context import Context
 from orchestrator.deployment import Deployment
+from orchestrator.device_wait import DeviceWait
 from orchestrator.engine import Engine, make_socket_folder, write_key
 from orchestrator.errors import EngineFailed
 from orchestrator.events import Journal
@@ -34,10 +38,12 @@ from orchestrator.loading_marks import LoadingMarks
 from orchestrator.models import ModelEntry
 from orchestrator.paths import find, prepare
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan
+from orchestrator.profiles import load
 from orchestrator.proof import Proof
 from orchestrator.routing import Route, RoutingTable
 from orchestrator.store import Store
 from orchestrator.timing import Timing
+from orchestrator.turns import Turns
 from orchestrator.views import Desired, State, Why
 from tests.waiting import until
 
@@ -249,6 +255,16 @@ class World:
         world.marks = LoadingMarks(world.paths.loading, "b", world.clock, world.issues)
         world.room = Room()
         world.gpus = Gpus()
+        world.facts, world.found, world.probes = load("dankclaw"), None, 0
+        world.look = lambda: world.facts
+        shown = shipped().images
+        world.needs = DeviceWait(
+            facts=lambda: world.look(),  # noqa: PLW0108 - a test may put another look in its place
+            probe=world._probe,
+            need=lambda entry, last, why: device_need.need(entry, entry.image, shown, last, why),
+            memory=world.store,
+            issues=world.issues,
+        )
         parts: Any = (
             world.gateway,
             world.memory,
@@ -258,6 +274,8 @@ class World:
             world.room,
             NoImages(),
             world.gpus,
+            world.needs,
+            Turns(),
         )
         world.context = Context(
             world.paths,
@@ -289,6 +307,12 @@ class World:
     runner: Sleepers
     memory: Memory
     room: Room
+    needs: DeviceWait
+    facts: HostFacts
+    look: Callable[[], HostFacts]
+    found: HostFacts | None
+    """What the next look at the machine finds; None: what there was."""
+    probes: int
     context: Context
     actor: Actor
     podman: Containers
@@ -298,6 +322,10 @@ class World:
     @property
     def d(self) -> Deployment:
         return self.actor.deployment
+
+    async def _probe(self) -> None:
+        self.probes += 1
+        self.facts = self.found or self.facts
 
     def run(self) -> None:
         self.task = asyncio.create_task(self.actor.run())
@@ -314,6 +342,10 @@ class World:
     async def codes(self) -> list[str]:
         async with aclosing(self.journal.follow()) as entries:  # type: ignore[type-var]
             return [event.code async for event in entries]
+
+    def journal_codes(self) -> list[str]:
+        """The codes of the entries that are in memory."""
+        return [event.code for event in self.journal._recent]
 
     async def until_code(self, code: str) -> None:
         async def there() -> bool:
