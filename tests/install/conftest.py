@@ -46,3 +46,10 @@ def installed() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="or-n-") as folder:
+        yield Path(folder)

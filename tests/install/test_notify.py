@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,12 +118,6 @@ def test_podmans_deadline_fits_into_the_watchdogs_time() -> None:
 
 
 # the daemon
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="or-n-") as folder:
-        yield Path(folder)
 
 
 @pytest.mark.real
