@@ -194,7 +194,7 @@ def test_a_pid_file_speaks_for_its_owners_processes(paths: Paths, tmp_path: Path
     with subprocess.Popen(words, stdin=subprocess.PIPE) as root:
         try:
             kind.pid_file.write_text(f"{root.pid}\n")
-            assert kind.pid() == root.pid
+            until_sync(lambda: kind.pid() == root.pid, 10, "its command line is there")
             os.chown(kind.pid_file, USER, USER)
             assert kind.pid() is None, "root would end its own process for the asking"
             kind.pid_file.unlink()
