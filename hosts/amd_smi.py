@@ -35,6 +35,7 @@ _PROBLEMS: Mapping[object, tuple[str, str]] = {
     34: ("driver_not_loaded", "run `modprobe amdgpu`"),
 }
 # what amdsmi makes of a GPU without a serial number: equal on every machine of its kind
+_ARCH = re.compile(r"gfx[0-9a-f]{3,5}")
 _NO_SERIAL = re.compile(r".*-0000-1000-8000-0{12}")
 
 
@@ -52,16 +53,32 @@ def unanswered(error: ChildFailed) -> Problem:
 
 def merge(answer: Mapping[str, Any], known_gpus: Sequence[Accelerator], system: Memory) -> Found:
     """The GPUs of sysfs with what amdsmi knows besides, and problems."""
-    if (value := answer.get("error")) is not None:
-        code, hint = _PROBLEMS.get(value, ("amd_smi_failed", "run `amd-smi list`"))
-        text = words(answer.get("text")) or "no text"
-        detail = f"amdsmi finds no {LIBRARY}" if value == "KeyError" else f"amdsmi: {text} ({value})"
-        return Found(tuple(known_gpus), (Problem(code, VENDOR, detail, hint),))
+    if (failed := _failure(answer)) is not None:
+        return Found(tuple(known_gpus), (failed,))
     entries = [entry for entry in answer.get("gpus") or () if isinstance(entry, dict)]
+    problems = _binding(answer)
     if not known_gpus:
         found = tuple(_alone(index, entry, system) for index, entry in enumerate(entries))
-        return Found(found, tuple(_no_sysfs(gpu) for gpu in found))
-    return Found(tuple(_add(gpu, _entry_of(gpu, entries, len(known_gpus))) for gpu in known_gpus))
+        return Found(found, (*problems, *(_no_sysfs(gpu) for gpu in found)))
+    return Found(tuple(_add(gpu, _entry_of(gpu, entries, len(known_gpus))) for gpu in known_gpus), problems)
+
+
+def _failure(answer: Mapping[str, Any]) -> Problem | None:
+    value = answer.get("error")
+    if value is None:
+        return None
+    known_code = isinstance(value, str | int) and value in _PROBLEMS
+    code, hint = _PROBLEMS[value] if known_code else ("amd_smi_failed", "run `amd-smi list`")
+    text = words(answer.get("text")) or "no text"
+    detail = f"amdsmi finds no {LIBRARY}" if value == "KeyError" else f"amdsmi: {text} ({value})"
+    return Problem(code, VENDOR, detail, hint)
+
+
+def _binding(answer: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """The command answered because the module could not: said where the two do not fit each other."""
+    binding = answer.get("binding")
+    failed = _failure(binding) if isinstance(binding, Mapping) else None
+    return (failed,) if failed is not None and failed.code != "amd_smi_missing" else ()
 
 
 def _entry_of(gpu: Accelerator, entries: Sequence[dict[str, Any]], count: int) -> dict[str, Any]:
@@ -87,7 +104,7 @@ def _add(gpu: Accelerator, entry: Mapping[str, Any]) -> Accelerator:
 
 
 def _alone(index: int, entry: Mapping[str, Any], system: Memory) -> Accelerator:
-    arch = words(entry.get("arch"))
+    arch = _arch(entry.get("arch"))
     sizes = (known(entry.get(key)) for key in ("vram_total", "vram_used", "gtt_total", "gtt_used"))
     memory = drm.DrmMemory(*sizes)
     unified = arch in APUS or amd_sysfs.is_apu(None, memory)
@@ -121,7 +138,13 @@ def _no_sysfs(gpu: Accelerator) -> Problem:
 def _name(value: object) -> str | None:
     """A market name; without an entry for the device libdrm's users get its number instead."""
     name = words(value)
-    return None if name is None or name.startswith("0x") else name
+    return None if name is None or name.startswith("0x") or not name.isprintable() else name
+
+
+def _arch(value: object) -> str | None:
+    """`gfx1151`; a library of another version may answer with anything."""
+    arch = words(value)
+    return arch if arch is not None and _ARCH.fullmatch(arch) else None
 
 
 def _first(mine: Any, theirs: Any) -> Any:

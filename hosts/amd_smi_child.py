@@ -2,6 +2,7 @@
 
 Argument: LIFETIME. Answers one JSON object. The host's own Python module is tried
 before the one from PyPI, whose structures fit only the ROCm releases around 7.0.
+Where neither can be imported, the host's `amd-smi` command is asked instead.
 """
 
 from __future__ import annotations
@@ -9,14 +10,21 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hosts import amd_smi_text
 from hosts.child_main import Answers, attempt, limit_lifetime
 
 _MODULE = "amdsmi"
+_COMMAND = 2.0
+"""Seconds for the command: less than the parent waits, so that the module's own failure can still be told."""
+_TEXT_LIMIT = 512 * 1024
 # without the library: KeyError (7.0.2) or OSError; with a symbol less than the wrapper binds: AttributeError
 _IMPORT_ERRORS = (ImportError, OSError, KeyError, AttributeError)
 
@@ -122,12 +130,48 @@ def report(smi: Any) -> dict[str, Any]:
     return {"gpus": [{**describe(reader), "errors": reader.errors} for reader in readers]}
 
 
+def command(environ: Mapping[str, str]) -> str | None:
+    """Where the host's `amd-smi` is, or None."""
+    folders = [f"{environ[name]}/bin" for name in ("ROCM_HOME", "ROCM_PATH") if environ.get(name)]
+    return shutil.which("amd-smi", path=":".join([*folders, environ.get("PATH", ""), "/opt/rocm/bin"]))
+
+
+def ask_command(environ: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
+    """What the host's `amd-smi` says within `seconds`; None where there is none, or no answer of it.
+
+    It is this process's child: whoever kills this one's session kills it too.
+    """
+    found, end = command(environ), time.monotonic() + seconds
+    if found is None:
+        return None
+    said = []
+    for words in ("static", "list"):
+        try:
+            done = subprocess.run(
+                [found, words, "--json"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=max(end - time.monotonic(), 0.05),
+                check=False,
+            )
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            break
+        said.append(amd_smi_text.document(done.stdout.decode("utf-8", "replace")[:_TEXT_LIMIT]) or [])
+    if not said or not said[0]:
+        return None
+    return {"gpus": amd_smi_text.entries(*said)}
+
+
 def main() -> None:
     """Entry point of the child."""
     limit_lifetime(float(sys.argv[1]))
     answers = Answers()
     smi, origin, failed = load(os.environ)
-    answers.send(failed if smi is None else {"origin": origin, **report(smi)})
+    if smi is not None:
+        answers.send({"origin": origin, **report(smi)})
+        return
+    told = ask_command(os.environ, _COMMAND)
+    answers.send(failed if told is None else {"origin": "amd-smi", "binding": failed, **told})
 
 
 if __name__ == "__main__":
