@@ -6,6 +6,7 @@ Neither needs a daemon.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -83,6 +84,8 @@ def _print(report: Report) -> None:
     warnings = len(report.findings) - problems
     counts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((problems, "problem"), (warnings, "warning")) if n]
     say(f"{len(report.checked)} rules: {', '.join(counts) or 'nothing is wrong'}")
+    if report.findings and os.geteuid() != 0:
+        note("commands that change the system are for root: put `sudo` before them")
     for skipped in report.not_checked:
         note(f"not checked: {skipped.code} ({skipped.why})")
 

@@ -76,6 +76,9 @@ class Kernel:
     max_map_count: int | None = None
     overcommit: int | None = None
     huge_pages: str | None = None
+    pressure: bool | None = None
+    """Whether the kernel tells of tasks that wait for memory."""
+    secure_boot: bool | None = None
     swaps: tuple[Swap, ...] = ()
 
     def given(self, name: str) -> str | None:
@@ -206,10 +209,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Groups by name, and each user's own group."""
+    """Groups by name, each user's own group, and what a user needs for containers without root."""
 
     groups: Mapping[str, Group] = field(default_factory=dict)
     primary: Mapping[str, int] = field(default_factory=dict)
+    ranges: frozenset[str] | None = None
+    """Users (names or numbers) that have subordinate ids; None where a directory service gives them out."""
+    lingering: frozenset[str] | None = None
+    """Users whose services outlive their sessions; None without systemd-logind."""
 
     def name_of(self, gid: int) -> str | None:
         return next((group.name for group in self.groups.values() if group.gid == gid), None)

@@ -233,7 +233,11 @@ def plain(base: Path, **machine: Any) -> Box:
     box.write("/proc/sys/vm/overcommit_memory", "0\n")
     box.write("/proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition 8388604 4194304 100\n")
     box.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    box.write("/proc/pressure/memory", "some avg10=0.00\nfull avg10=0.00\n")
     box.write("/usr/share/containers/seccomp.json", "{}")
+    box.write("/etc/subuid", "ada:100000:65536\n")
+    box.write("/etc/subgid", "ada:100000:65536\n")
+    box.write("/var/lib/systemd/linger/ada", "")
     box.write(
         "/usr/lib/systemd/system/podman.service", "[Service]\nType=exec\nEnvironment=LOGGING=info\nDelegate=true\n"
     )

@@ -121,6 +121,16 @@ def nouveau(box: Box) -> None:
     del box.environ["LD_LIBRARY_PATH"]
 
 
+def unsigned(box: Box) -> None:
+    """Secure boot kept the module out: the library is there, the driver is not."""
+    (box.base / "sys/bus/pci/devices/0000:01:00.0/driver").unlink()
+    for node in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+        box.remove(f"/dev/{node}")
+    box.remove("/proc/driver/nvidia/version")
+    box.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", b"\6\0\0\0\1")
+    box.environ["FAKE_NVML_INIT"] = "9"
+
+
 def vfio(box: Box) -> None:
     """A second GPU is kept for a virtual machine."""
     box.tree.pci("0000:02:00.0", 0x10DE, 0x2204, driver="vfio-pci")
@@ -278,11 +288,18 @@ FAULTS = (
     Planted("gpu_driver", "nvidia", probed(nouveau), "nouveau", "blacklist nouveau", name="nouveau"),
     Planted("gpu_driver", "nvidia", vfio, "vfio-pci", "drivers/vfio-pci/unbind", "warning", name="vfio"),
     Planted("gpu_driver", "strix", probed(not_loaded), "not loaded", "modprobe amdgpu", name="not_loaded"),
+    Planted("gpu_driver", "nvidia", probed(unsigned), "not loaded", "mokutil --import", name="secure_boot"),
     Planted("group_missing", "strix", foreign_group, "renderD128", "usermod -aG render ada", name="node"),
     Planted("group_missing", "cpu",
             several(file("/etc/group", "root:x:0:\noutrider:x:990:\n"),
                     lambda box: setattr(box, "who", Who(0, 0, (0,), "ada"))),
             "not in the group outrider", "sudo usermod -aG outrider ada", "warning", name="outrider"),
+    Planted("subordinate_ids", "cpu", several(as_ada, file("/etc/subgid", "grace:1:2\n")), "no subordinate ids",
+            "sudo usermod --add-subuids 100000-165535"),
+    Planted("linger", "cpu", several(as_ada, lambda box: box.remove("/var/lib/systemd/linger/ada")), "logs out",
+            "loginctl enable-linger ada", "warning"),
+    Planted("pressure_unknown", "strix", lambda box: box.remove("/proc/pressure/memory"), "pressure", "psi=1",
+            "warning"),
     Planted("device_node_missing", "strix", probed(lambda box: box.remove("/dev/kfd")), "/dev/kfd", "modprobe amdgpu"),
     Planted("device_node_missing", "nvidia", lambda box: box.remove("/dev/nvidia-uvm"), "/dev/nvidia-uvm",
             "nvidia-modprobe -c 0 -u", name="uvm"),

@@ -48,6 +48,7 @@ def test_a_planted_fault_is_found_and_no_other(make: Make, fault: Planted) -> No
     for command in finding.fix:
         assert shlex.split(command, comments=True), command
         assert "`" not in command
+        assert "\n" not in command
         subprocess.run(["/bin/sh", "-n", "-c", command], check=True, timeout=20)
     assert "geheim" not in str(report.to_dict())
 

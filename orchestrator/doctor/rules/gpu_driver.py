@@ -11,7 +11,7 @@ from orchestrator.doctor.machine import Machine
 
 CODE = "gpu_driver"
 SEVERITY = Severity.PROBLEM
-NEEDS = ("bus", "facts")
+NEEDS = ("bus", "facts", "kernel")
 SUPERSEDES = ("library_missing", "driver_not_loaded")
 SOURCE = "nouveau has no CUDA; vfio-pci keeps the GPU for virtual machines; without a module there is no device node"
 BLOCK = "/etc/modprobe.d/outrider-nouveau.conf"
@@ -43,7 +43,14 @@ def check(machine: Machine) -> Iterator[Fault]:
             yield Fault(finding, evidence, (_driver(machine), "systemctl reboot"))
         elif any(p.vendor == vendor.lower() for p in machine.problems("driver_not_loaded")):
             finding = f"the {vendor} GPU at {gpu.address} is there, but its driver is not loaded"
-            yield Fault(finding, evidence, (f"modprobe {module}", f"dmesg | grep -i {module}"))
+            yield Fault(finding, evidence | {"secure_boot": machine.kernel.secure_boot}, _load(machine, module))
+
+
+def _load(machine: Machine, module: str) -> tuple[str, ...]:
+    """With secure boot a module that was built here must be signed by a key that the firmware knows."""
+    signed = "mokutil --import /var/lib/dkms/mok.pub && systemctl reboot"
+    extra = (signed,) if module == "nvidia" and machine.kernel.secure_boot else ()
+    return (*extra, f"modprobe {module}", f"dmesg | grep -i {module}")
 
 
 def _driver(machine: Machine) -> str:

@@ -18,12 +18,14 @@ SOURCE = (
 def check(machine: Machine) -> Iterator[Fault]:
     if machine.podman.driver == "vfs":
         conf = "/etc/containers/storage.conf" if not machine.rootless else "~/.config/containers/storage.conf"
+        change = f"""grep -q '^driver' {conf} && sed -i 's/^driver.*/driver = "overlay"/' {conf}"""
+        write = f"""printf '%s\\n' '[storage]' 'driver = "overlay"' >> {conf}"""
         yield Fault(
             "Podman's storage driver is vfs: each layer of an image is a full copy of all below it",
             {"driver": "vfs", "root": machine.podman.root},
             (
-                f"""grep -q '^driver' {conf} && sed -i 's/^driver.*/driver = "overlay"/' {conf}"""
-                f""" || printf '[storage]\ndriver = "overlay"\n' >> {conf}""",
+                f"mkdir -p {conf.rpartition('/')[0]}",
+                f"{change} || {write}",
                 "podman system reset  # removes all images and containers",
             ),
         )

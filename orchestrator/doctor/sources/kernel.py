@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hosts.reading import children, key_values, number, read_text
+from hosts.reading import children, key_values, number, read_bytes, read_text
 from orchestrator.doctor.machine import Kernel, ModuleOption, Selinux, Swap, System
 from orchestrator.doctor.sources.look import Look, Unseen
 
@@ -28,6 +28,8 @@ def kernel(look: Look) -> Kernel:
         max_map_count=number(look.text("/proc/sys/vm/max_map_count", 256)),
         overcommit=number(look.text("/proc/sys/vm/overcommit_memory", 256)),
         huge_pages=huge[1] if huge else None,
+        pressure=look.text("/proc/pressure/memory", 4096) is not None,
+        secure_boot=_secure_boot(look),
         swaps=_swaps(look),
     )
 
@@ -77,6 +79,15 @@ def parameters(look: Look) -> dict[str, str]:
             if text is not None:
                 found[f"{module}.{path.name}"] = text
     return found
+
+
+def _secure_boot(look: Look) -> bool | None:
+    """The firmware's variable: four bytes of attributes, then 1 or 0."""
+    for path in children(look.at("/sys/firmware/efi/efivars")):
+        if path.name.startswith("SecureBoot-"):
+            raw = read_bytes(path, 16)
+            return raw[4] == 1 if raw is not None and len(raw) >= 5 else None
+    return None
 
 
 def _nvidia_module(look: Look) -> str | None:

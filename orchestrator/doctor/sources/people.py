@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from hosts.reading import children, number
+from hosts.reading import children, key_values, number
 from orchestrator.doctor.machine import Accounts, Group, Limit, Node, Units
 from orchestrator.doctor.sources.look import Look, Unseen
 
@@ -35,7 +35,18 @@ def accounts(look: Look) -> Accounts:
         gid = number(words[3]) if len(words) >= 4 else None
         if gid is not None:
             primary[words[0]] = gid
-    return Accounts(groups, primary)
+    services = key_values(look.text("/etc/nsswitch.conf"), ":").get("subid", "files").split()
+    ranges = [
+        {line.partition(":")[0] for line in (look.text(f"/etc/{name}", _LIMIT) or "").splitlines()}
+        for name in ("subuid", "subgid")
+    ]
+    linger = look.at("/var/lib/systemd/linger")
+    return Accounts(
+        groups,
+        primary,
+        ranges=frozenset(ranges[0] & ranges[1]) if services == ["files"] else None,
+        lingering=frozenset(path.name for path in children(linger)) if linger.is_dir() else None,
+    )
 
 
 def nodes(look: Look) -> tuple[Node, ...]:
