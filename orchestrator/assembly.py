@@ -120,6 +120,7 @@ async def assemble(
             low_water=lambda: planning.low_water,
             may_pull=lambda: may_pull(issues, image_pulls.KIND),
             known_bytes=lambda reference: images.known_bytes(reference),  # noqa: PLW0108 - made below
+            pulled=lambda image, reference: store.note_pulled(image, reference, clock.wall()),
         )
         images = Images(
             podman=podman,

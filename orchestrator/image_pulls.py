@@ -7,7 +7,7 @@ is swept up after. What cannot be healed by trying is said at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from containers.spec import ImageInfo, Storage
 from orchestrator import disk
 from orchestrator.clock import Clock
 from orchestrator.disk import Load
-from orchestrator.errors import Refused
+from orchestrator.errors import DatabaseFailed, Refused
 from orchestrator.events import Journal
 from orchestrator.image_sources import Found, ImageSources, Source
 from orchestrator.jobs import Handle, Jobs
@@ -86,9 +86,11 @@ class ImagePulls:
         low_water: Callable[[], float],
         may_pull: Callable[[], None],
         known_bytes: Callable[[Reference], int | None],
+        pulled: Callable[[str, str], Awaitable[None]],
     ) -> None:
         """`may_pull` raises while nothing may be pulled; `known_bytes` is what the catalogue says of an image's size
-        unpacked, for a registry that does not tell."""
+        unpacked, for a registry that does not tell; `pulled` takes note of an image's id and the name it was
+        pulled by, so that housekeeping knows it for ours."""
         self._podman = podman
         self._sources = sources
         self._jobs = jobs
@@ -98,6 +100,7 @@ class ImagePulls:
         self._low_water = low_water
         self._may_pull = may_pull
         self._known_bytes = known_bytes
+        self._pulled = pulled
         self._flights: dict[str, Flight] = {}
 
     def start(self, reference: Reference, *, by: str) -> JobView:
@@ -222,6 +225,8 @@ class ImagePulls:
                 continue
             break
         await self._check(info, reference)
+        with suppress(DatabaseFailed):  # then it is not pruned, which is no reason to fail
+            await self._pulled(info.id, reference.exact)
         seconds = self._clock.now() - started
         self._emit(
             "image_pulled",

@@ -38,6 +38,8 @@ CREATE TABLE IF NOT EXISTS proven (engine TEXT PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
     plan TEXT NOT NULL, deployment TEXT NOT NULL, seconds REAL NOT NULL, at REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS starts_by_deployment ON starts (deployment, at);
+CREATE TABLE IF NOT EXISTS pulled (
+    image TEXT NOT NULL, reference TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (image, reference));
 CREATE TABLE IF NOT EXISTS pins (
     reference TEXT PRIMARY KEY, digest TEXT NOT NULL, author TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS devices (deployment TEXT PRIMARY KEY, devices TEXT NOT NULL, at REAL NOT NULL);
@@ -197,6 +199,21 @@ class Store:
         return None
 
     # images
+
+    async def note_pulled(self, image: str, reference: str, at: float) -> None:
+        """An image of this id was pulled here by this name."""
+        await self._write("INSERT OR REPLACE INTO pulled VALUES (?, ?, ?)", (image, reference, at))
+
+    async def pulled(self) -> Mapping[str, tuple[str, ...]]:
+        """The ids of images that were pulled here, each with the names that it was pulled by."""
+        found: dict[str, tuple[str, ...]] = {}
+        for image, reference in await self._read("SELECT image, reference FROM pulled ORDER BY reference"):
+            found[image] = (*found.get(image, ()), reference)
+        return found
+
+    async def forget_pulled(self, image: str) -> None:
+        """It is here no more."""
+        await self._write("DELETE FROM pulled WHERE image = ?", (image,))
 
     async def pins(self) -> Sequence[PinRow]:
         """All pinned images, by name."""

@@ -6,13 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from containers import references
+from containers.errors import ImageUnnamed
 from orchestrator.catalogue import Catalogue
 from orchestrator.deployment import Deployment
 from orchestrator.file_facts import stored_at
 from orchestrator.housekeeping.water import WRITES, Use
-from orchestrator.models import Drafter, ModelEntry, Variant
+from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan
 from orchestrator.views import Desired, JobState, JobView
+from orchestrator.weights.choosing import Source, source_of, things
 
 Named = Mapping[str, tuple[str, ...]]
 """A thing to what needs it, in words."""
@@ -24,14 +27,16 @@ CATALOGUE = "catalogue"
 class Claims:
     """`used_*` are needed now, `wanted_*` may be needed again.
 
-    Images are claimed by id, or by reference where nobody has resolved it yet; weights by the paths of
-    files or folders; volumes by name.
+    Images are claimed by id, or by reference (as `full` writes it); weights by the paths of files or folders,
+    those of a hub by their source; volumes by name.
     """
 
     used_images: Named = field(default_factory=dict)
     wanted_images: Named = field(default_factory=dict)
     used_paths: Named = field(default_factory=dict)
     wanted_paths: Named = field(default_factory=dict)
+    used_sources: Mapping[Source, tuple[str, ...]] = field(default_factory=dict)
+    wanted_sources: Mapping[Source, tuple[str, ...]] = field(default_factory=dict)
     used_volumes: Named = field(default_factory=dict)
     unplanned: tuple[str, ...] = ()
     """Deployments that are meant to run and have no plan yet: nobody knows which image they need."""
@@ -46,11 +51,13 @@ def gather(
     jobs: Sequence[JobView],
     store: str,
     *,
+    pins: Sequence[str] = (),
     unread: tuple[str, ...] = (),
 ) -> Claims:
     """The claims of this daemon. `store` is the store's folder; `catalogues` are the one in force and the one
     that the files on disk would make: a model that is written down and not yet taken up has its claims too.
-    `unread` are files that could not be read, in words: they may claim any weights."""
+    `pins` are pinned images, `name@digest`; `unread` are files that could not be read, in words: they may claim
+    any weights."""
     notes = _Notes(store)
     unplanned = []
     for deployment in deployments:
@@ -65,12 +72,18 @@ def gather(
         for entry in catalogue.models:
             notes.model(entry, catalogue, deployed=entry.name in known)
         for image in catalogue.images:
-            notes.wanted_images[full(image.reference)].append(f"{image.name} of the catalogue")
+            reference = full(image.reference)
+            for named in {reference, reference if image.digest is None else pinned(reference, image.digest)}:
+                notes.wanted_images[named].append(f"{image.name} of the catalogue")
+    for pin in pins:
+        notes.used_images[pin].append(f"the pin of {pin.partition('@')[0]}")
     return Claims(
         used_images=_frozen(notes.used_images),
         wanted_images=_frozen(notes.wanted_images),
         used_paths=_frozen(notes.used_paths),
         wanted_paths=_frozen(notes.wanted_paths),
+        used_sources={source: tuple(dict.fromkeys(by)) for source, by in notes.used_sources.items()},
+        wanted_sources={source: tuple(dict.fromkeys(by)) for source, by in notes.wanted_sources.items()},
         used_volumes=_frozen(notes.used_volumes),
         unplanned=tuple(unplanned),
         image_jobs=_writing(jobs, Use.IMAGES),
@@ -79,9 +92,16 @@ def gather(
 
 
 def full(reference: str) -> str:
-    """An image's reference with its tag: `x` means `x:latest`."""
-    last = reference.rpartition("/")[2]
-    return reference if ":" in last or "@" in last else f"{reference}:latest"
+    """A reference in the one way to write it; what is none (an id) stays as it is."""
+    try:
+        return references.parse(reference).exact
+    except ImageUnnamed:
+        return reference
+
+
+def pinned(reference: str, digest: str) -> str:
+    """The name at this digest."""
+    return references.parse(reference).pinned(digest).exact
 
 
 class _Notes:
@@ -93,6 +113,8 @@ class _Notes:
         self.wanted_images: dict[str, list[str]] = defaultdict(list)
         self.used_paths: dict[str, list[str]] = defaultdict(list)
         self.wanted_paths: dict[str, list[str]] = defaultdict(list)
+        self.used_sources: dict[Source, list[str]] = defaultdict(list)
+        self.wanted_sources: dict[Source, list[str]] = defaultdict(list)
         self.used_volumes: dict[str, list[str]] = defaultdict(list)
 
     def plan(self, plan: Plan, by: str) -> None:
@@ -106,10 +128,12 @@ class _Notes:
     def model(self, entry: ModelEntry, catalogue: Catalogue, *, deployed: bool) -> None:
         shipped = catalogue.origins.get(entry.name, CATALOGUE) == CATALOGUE
         by = f"{entry.name} of the catalogue" if shipped else f"model {entry.name}"
-        things: list[Variant | Drafter] = [*entry.variants, *entry.drafters]
-        for thing in things:
-            paths = self.wanted_paths if shipped and not deployed else self.used_paths
-            paths[stored_at(self.store, thing)].append(by)
+        for thing in things(entry):
+            apart = shipped and not deployed
+            source = source_of(thing)
+            if source is not None:
+                (self.wanted_sources if apart else self.used_sources)[source].append(by)
+            (self.wanted_paths if apart else self.used_paths)[stored_at(self.store, thing)].append(by)
         if entry.image is not None:
             reference = next((i.reference for i in catalogue.images if i.name == entry.image), entry.image)
             self.wanted_images[full(reference)].append(by)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from containers import labels
+from containers import labels, references
 from containers.embedded.image import LABEL_IMAGE, REPOSITORY
+from containers.errors import ImageUnnamed
 from containers.spec import ImageInfo, ImageUser
 from orchestrator.housekeeping.claims import Claims, Named, full
 from orchestrator.housekeeping.unused import Kind, Thing
@@ -22,29 +23,37 @@ def things(images: Sequence[ImageInfo], users: Sequence[ImageUser], claims: Clai
 
 
 def _thing(image: ImageInfo, users: Sequence[ImageUser], claims: Claims, pulled: tuple[str, ...] | None) -> Thing:
+    names = {full(name) for name in (*image.names, *image.digests)}
+    wanted = [by for name in sorted(names) for by in claims.wanted_images.get(name, ())]
+    used = [by for name in (image.id, *sorted(names)) for by in claims.used_images.get(name, ())]
+    used += [_said(user) for user in users if user.image == image.id]
     built = LABEL_IMAGE in image.labels
-    named = {name for name in image.names if full(name) in claims.wanted_images}
-    ours = built or pulled is not None or bool(named)
-    own = named | {full(name) for name in pulled or ()} | {n for n in image.names if n.startswith(f"{REPOSITORY}:")}
-    used = [*claims.used_images.get(image.id, ()), *(_said(user) for user in users if user.image == image.id)]
-    for name in image.names:
-        used += claims.used_images.get(name, ())
+    ours = built or pulled is not None or bool(wanted) or bool(names & claims.used_images.keys())
     if ours:
-        used += [f"the name {name}, which somebody gave it" for name in image.names if name not in own]
+        own = {REPOSITORY, *(_repository(n) for n in pulled or ())}
+        own |= {_repository(n) for n in names & (claims.wanted_images.keys() | claims.used_images.keys())}
+        used += [f"the name {n}, which somebody gave it" for n in image.names if _repository(n) not in own]
         used += claims.image_jobs
-    wanted = [by for name in image.names for by in claims.wanted_images.get(full(name), ())]
     if wanted:  # what nothing names, no plan will be made of
         used += claims.unplanned
     return Thing(
         kind=Kind.IMAGE,
         key=image.id,
-        name=", ".join(image.names) or image.id.removeprefix("sha256:")[:12],
+        name=", ".join(image.names or image.digests[:1]) or image.id.removeprefix("sha256:")[:12],
         why="unnamed" if not image.names else "superseded" if built else "not_named",
         size=image.size,
         ours=ours,
         used_by=tuple(dict.fromkeys(used)),
         wanted_by=tuple(dict.fromkeys(wanted)),
     )
+
+
+def _repository(name: str) -> str:
+    """A name without its tag or digest."""
+    try:
+        return references.parse(name).name
+    except ImageUnnamed:
+        return name
 
 
 def _said(user: ImageUser) -> str:

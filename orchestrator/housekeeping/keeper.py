@@ -79,6 +79,12 @@ class Housekeeping:
             unread = (f"perhaps a file that cannot be read: {error.detail}",)
         else:
             catalogues.append(shipped.overlay(written.models, written.origins))
+        pins = await self._c.store.pins()
         return claims.gather(
-            self._deployments(), catalogues, self._jobs.list(), str(self._c.paths.store), unread=unread
+            self._deployments(),
+            catalogues,
+            self._jobs.list(),
+            str(self._c.paths.store),
+            pins=[claims.pinned(pin.reference, pin.digest) for pin in pins],
+            unread=unread,
         )

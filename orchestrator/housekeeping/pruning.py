@@ -17,15 +17,18 @@ from pathlib import Path
 
 import structlog
 
+from containers import pull_leftovers
 from containers.errors import ContainerError
 from containers.podman import Podman
 from containers.spec import ImageInfo, ImageUser
 from orchestrator.context import Context
-from orchestrator.errors import NotFound, OutriderError, Refused
+from orchestrator.errors import DatabaseFailed, NotFound, OutriderError, Refused
 from orchestrator.housekeeping import caches_here, images_here, weights_here
 from orchestrator.housekeeping.claims import Claims, Named
 from orchestrator.housekeeping.unused import TEXTS, Fate, Kind, Thing, Wish, decide, freed
 from orchestrator.views import PrunedThing, PruneResult, Why
+from orchestrator.weights import inventory, shelf
+from orchestrator.weights.shelf import HUB
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """How the kernel writes a space and its like in a mount point."""
@@ -40,6 +43,7 @@ class Pruning:
         self._podman = podman
         self._claims = claims
         self._one = asyncio.Lock()
+        self._temporary: Path | None = None
 
     async def reclaimable(self) -> int | None:
         """Bytes that a prune of everything superfluous would free; None when it cannot be known now."""
@@ -128,6 +132,13 @@ class Pruning:
                 await self._take_image(thing.key)
             case Kind.CACHE if not thing.key.startswith("/"):
                 await self._podman.remove_volume(thing.key)
+            case Kind.LEFTOVER:
+                path = Path(thing.key)
+                await asyncio.to_thread(pull_leftovers.sweep, path.parent, now=self._c.clock.wall(), names={path.name})
+                if await asyncio.to_thread(os.path.lexists, path):
+                    raise Refused(f"{path} is used again, or cannot be removed")
+            case Kind.WEIGHTS | Kind.PARTIAL:
+                await asyncio.to_thread(take_weights, self._c.paths.store, Path(thing.key))
             case _:
                 await asyncio.to_thread(take_path, Path(thing.key))
 
@@ -138,6 +149,8 @@ class Pruning:
             await self._podman.remove_image(name)
         if found is not None and not found.names:
             await self._podman.remove_image(image)
+        with suppress(DatabaseFailed):
+            await self._c.store.forget_pulled(image)
 
     # looking
 
@@ -148,10 +161,12 @@ class Pruning:
         things: list[Thing] = []
         problems: list[Why] = []
         try:
+            if Kind.LEFTOVER in kinds:
+                things += await self._leftovers(now)
             if kinds & {Kind.IMAGE, Kind.CACHE}:
                 images, users = await self._in_podman()
                 if Kind.IMAGE in kinds:
-                    things += images_here.things(images, users, claims, await self._brought())
+                    things += images_here.things(images, users, claims, await self._c.store.pulled())
                 if Kind.CACHE in kinds:
                     folders = await self._podman.volumes(caches_here.VOLUMES)
                     used: Sequence[Named] = (claims.used_volumes, images_here.volumes_of(users))
@@ -171,9 +186,17 @@ class Pruning:
         images = await self._podman.images()
         return images, await self._podman.image_users()
 
-    async def _brought(self) -> Named:
-        """Images that were pulled here, by id."""
-        return {}
+    async def _leftovers(self, now: float) -> list[Thing]:
+        """What a Podman service that was killed left in its temporary folder."""
+        if self._temporary is None:
+            self._temporary = Path((await self._podman.storage()).temporary)
+        found = await asyncio.to_thread(pull_leftovers.find, self._temporary, now=now)
+        return [
+            Thing(
+                Kind.LEFTOVER, str(one.path), str(one.path), "left_over", one.size, now - weights_here.newest(one.path)
+            )
+            for one in found
+        ]
 
 
 def take_path(path: Path) -> None:
@@ -189,11 +212,20 @@ def take_path(path: Path) -> None:
                 hint=f"`umount {mounted[0]}` first, if that is what you mean",
             )
         shutil.rmtree(path)
-        return
-    path.unlink()
-    for beside in (f"{path}.json",):
-        with suppress(FileNotFoundError):
-            os.unlink(beside)
+    else:
+        path.unlink()
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}.json")
+
+
+def take_weights(store: Path, path: Path) -> None:
+    """`take_path` for something in the store; the record of a hub's commit then says what is still there."""
+    take_path(path)
+    hub = store / HUB
+    if hub in path.parents:
+        folder = hub / path.relative_to(hub).parts[0]
+        for known in shelf.records(folder):
+            inventory.forget(store, known.repository, known.commit)
 
 
 def mounts_below(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> list[str]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.housekeeping.claims import Claims, Named
 from orchestrator.housekeeping.unused import RESTED, Kind, Thing
+from orchestrator.weights import shelf
+from orchestrator.weights.choosing import Source
+from orchestrator.weights.inventory import INCOMING
+from orchestrator.weights.shelf import HUB, PARTIAL
 
-PARTIAL = ".partial"
-INCOMING = ".incoming-"
-HUB = "hub"
 _WEIGHTS = (".gguf", ".safetensors")
 _SPLIT = re.compile(r"^(?P<stem>.*)-\d{5}-of-\d{5}(?P<end>\.gguf|\.safetensors)$")
 
@@ -28,7 +31,9 @@ def things(store: Path, claims: Claims, now: float) -> list[Thing]:
         if entry.is_symlink():
             continue  # Outrider makes real files only: somebody put it there
         if entry.name == HUB:
-            continue  # has a book of its own
+            for folder in shelf.repositories(store):
+                found += _repository(store, folder, claims, now)
+            continue
         if entry.name.startswith(INCOMING):
             found.append(_leftover(Path(entry.path), claims, now))
             continue
@@ -40,6 +45,51 @@ def things(store: Path, claims: Claims, now: float) -> list[Thing]:
             # a folder with a file on its way is one that is gone on with, whatever else is in it
             found.append(_leftover(path, claims, now) if any(partials(path)) else _weights(path, claims, now))
     return found
+
+
+def _repository(store: Path, folder: Path, claims: Claims, now: float) -> Iterator[Thing]:
+    """What was pulled from one repository of a hub, commit by commit."""
+    named = {s for s in (*claims.used_sources, *claims.wanted_sources) if _is_of(store, s, folder)}
+    at = {source: shelf.pinned(store, source) for source in named}
+    for commit in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+        # where nothing says which commit is meant, it may be any
+        sources = [source for source in named if at[source] in (commit.name, None)]
+        used = _by(claims.used_sources, sources) or _around(claims.used_paths, commit)
+        wanted = _by(claims.wanted_sources, sources)
+        if used:
+            yield from _commit(store, commit, sources, claims, now)
+            continue
+        thing = _leftover(commit, claims, now) if any(partials(commit)) else _weights(commit, claims, now)
+        name = f"{folder.name.replace('--', '/', 1)} at {commit.name[:12]}"
+        yield replace(thing, name=name, why="no_pin" if named and not wanted else "no_model", wanted_by=wanted)
+
+
+def _commit(store: Path, commit: Path, sources: list[Source], claims: Claims, now: float) -> Iterator[Thing]:
+    """Single files of a commit that is in use: those that none of its models is made of."""
+    held = [shelf.find(store, source) for source in sources]
+    whole = {file for one in held if one is not None for file in one.files}
+    for thing in _inside(commit, claims, now):
+        if thing.kind is Kind.PARTIAL:
+            yield thing
+        elif Path(thing.key) in whole or None in held or not held:  # one that is not whole yet may need any of them
+            by = _by(claims.used_sources, sources) or thing.used_by
+            yield replace(thing, used_by=by, wanted_by=() if by else _by(claims.wanted_sources, sources))
+        else:
+            yield thing
+
+
+def _is_of(store: Path, source: Source, folder: Path) -> bool:
+    return shelf.repository_folder(store, source.repository) == folder
+
+
+def _by(claims: Mapping[Source, tuple[str, ...]], sources: Sequence[Source]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(by for source in sources for by in claims.get(source, ())))
+
+
+def _around(paths: Named, folder: Path) -> tuple[str, ...]:
+    """What refers to this path, to anything in it, or to a folder that it is in."""
+    own = [by for parent in folder.parents for by in paths.get(str(parent), ())]
+    return _claimed(paths, folder) or tuple(own)
 
 
 def partials(folder: Path) -> Iterator[Path]:
@@ -112,18 +162,18 @@ def _needed(paths: Named, file: Path) -> tuple[str, ...]:
 
 
 def tree_bytes(path: Path) -> int:
-    """Bytes on the disk of a file or folder; files with several names are counted once."""
-    seen: set[tuple[int, int]] = set()
-    total = 0
+    """Bytes on the disk that the removal of a file or folder gives back: one with another name elsewhere gives none."""
+    seen: dict[tuple[int, int], tuple[int, int, int]] = {}
     for each in _all(path):
         try:
             info = each.lstat()
         except OSError:
             continue
-        if (info.st_dev, info.st_ino) not in seen:
-            seen.add((info.st_dev, info.st_ino))
-            total += info.st_blocks * 512
-    return total
+        file = (info.st_dev, info.st_ino)
+        names = seen[file][0] + 1 if file in seen else 1
+        elsewhere = 0 if stat.S_ISDIR(info.st_mode) else info.st_nlink
+        seen[file] = (names, elsewhere, info.st_blocks * 512)
+    return sum(size for names, links, size in seen.values() if names >= links)
 
 
 def newest(path: Path) -> float:

@@ -66,7 +66,7 @@ def remove(store: Path, item: Item) -> None:
         for beside in (item.path.with_name(item.path.name + ".json"),):
             beside.unlink(missing_ok=True)
     if item.repository is not None and item.commit is not None:
-        _forget(store, item.repository, item.commit)
+        forget(store, item.repository, item.commit)
 
 
 def holders(store: Path, entry: ModelEntry) -> Iterator[tuple[Source, Held]]:
@@ -170,11 +170,11 @@ def remove_weights(store: Path, entry: ModelEntry, entries: Iterable[ModelEntry]
             removed += shelf.size_of(file) or 0
             file.unlink(missing_ok=True)
         if held is not None:
-            _forget(store, source.repository, held.commit)
+            forget(store, source.repository, held.commit)
     return removed
 
 
-def _forget(store: Path, repository: str, commit: str) -> None:
+def forget(store: Path, repository: str, commit: str) -> None:
     """Make the record say what is there; a commit of which nothing is left is forgotten."""
     known = shelf.record(store, repository, commit)
     folder = shelf.commit_folder(store, repository, commit)

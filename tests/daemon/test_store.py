@@ -47,6 +47,16 @@ async def test_a_drain_survives_a_restart_until_it_is_cleared_or_forgotten(tmp_p
     await store.close()
 
 
+async def test_what_was_pulled_is_known_by_all_its_names_until_it_is_forgotten(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "a.db")
+    for image, reference in (("1", "r.io/b:1"), ("1", "r.io/a:1"), ("2", "r.io/a:2"), ("2", "r.io/a:2")):
+        await store.note_pulled(image, reference, 1.0)
+    assert await store.pulled() == {"1": ("r.io/a:1", "r.io/b:1"), "2": ("r.io/a:2",)}
+    await store.forget_pulled("1")
+    assert await store.pulled() == {"2": ("r.io/a:2",)}
+    await store.close()
+
+
 async def test_a_generation_is_never_used_twice(tmp_path: Path) -> None:
     store = await Store.open(tmp_path / "a.db")
     assert [await store.next_generation("m"), await store.next_generation("m")] == [1, 2]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,14 @@ from orchestrator.engine import Engine
 from orchestrator.errors import NotFound, Refused
 from orchestrator.housekeeping import caches_here, claims, images_here, weights_here
 from orchestrator.housekeeping.claims import Claims
-from orchestrator.housekeeping.pruning import mounts_below, take_path
+from orchestrator.housekeeping.pruning import mounts_below, take_path, take_weights
 from orchestrator.housekeeping.unused import DAY, TEXTS, Fate, Group, Kind, Thing, Wish, decide, freed
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan, PlanMount
 from orchestrator.planner.building import _volume
 from orchestrator.views import Desired, JobState, JobView, State
+from orchestrator.weights import shelf
+from orchestrator.weights.choosing import source_of
 from tests.daemon.world import a_plan, an_entry
 
 THING = Thing(Kind.WEIGHTS, "/s/x", "x", "no_model", 100, age=2 * DAY)
@@ -95,9 +99,14 @@ def test_to_wish_for_more_frees_no_less(things: list[Thing], wish: Wish) -> None
 # claims
 
 
-def gathered(*deployments: Deployment, catalogue: Catalogue | None = None, jobs: tuple[JobView, ...] = ()) -> Claims:
+def gathered(
+    *deployments: Deployment,
+    catalogue: Catalogue | None = None,
+    jobs: tuple[JobView, ...] = (),
+    pins: Sequence[str] = (),
+) -> Claims:
     empty = Catalogue(models=(), images=(), combinations=(), origins={})
-    return claims.gather(deployments, [catalogue or empty], jobs, "/s")
+    return claims.gather(deployments, [catalogue or empty], jobs, "/s", pins=pins)
 
 
 def launching(image: str) -> Plan:
@@ -221,6 +230,101 @@ def test_a_folder_with_something_mounted_in_it_is_not_removed(tmp_path: Path) ->
     assert not folder.exists()
     with pytest.raises(NotFound):
         take_path(folder)
+
+
+PLAIN = Wish()
+A, B = "a" * 40, "b" * 40
+
+
+def hub(store: Path, commit: str, *names: str, chosen: str = "") -> Path:
+    """Files of a commit of org/m, recorded as pulled; those of `chosen` are what `:q4` means."""
+    folder = shelf.commit_folder(store, "org/m", commit)
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_bytes(b"x" * 8192)
+    files = {name: shelf.StoredFile(8192, "0" * 64, "hub", 1.0) for name in names}
+    selections = {"gguf:q4": shelf.Selection((chosen,))} if chosen else {}
+    shelf.keep(store, shelf.Record("org/m", commit, "http://hub", files, selections))
+    return folder
+
+
+def test_a_commit_that_no_model_is_pinned_to_goes_whole_and_of_the_others_what_no_model_is_made_of(
+    tmp_path: Path,
+) -> None:
+    old = hub(tmp_path, A, "q4.gguf", "README.md")
+    new = hub(tmp_path, B, "q4.gguf", "q8.gguf", "c.json", chosen="q4.gguf")
+    entry = ModelEntry.model_validate(
+        {"name": "m", "variants": [{"name": "v", "format": "gguf", "quantisation": "Q4", "repository": "org/m:q4"}]}
+    )
+    source = source_of(entry.variants[0])
+    assert source is not None
+    catalogue = Catalogue(models=(entry,), images=(), combinations=(), origins={"m": "models.d/m.toml"})
+
+    def going(found: Claims, wish: Wish = PLAIN) -> dict[str, str]:
+        things = weights_here.things(tmp_path, found, now=10**10)
+        return {t.key: t.why for t in things if decide(t, wish).action is Fate.GO}
+
+    mine = claims.gather([], [catalogue], (), str(tmp_path))
+    assert going(mine) == {}, "nothing is settled yet: either may be meant"
+    shelf.pin(tmp_path, source, B, asked="main", at=1.0)
+    assert going(mine) == {str(old): "no_pin", str(new / "q8.gguf"): "no_model"}
+    assert going(Claims()) == {str(old): "no_model", str(new): "no_model"}
+    # an engine that still runs on the old one
+    running = dataclasses.replace(mine, used_paths={str(old): ("engine m-1",)})
+    assert going(running) == {str(new / "q8.gguf"): "no_model"}
+    # of the catalogue alone
+    shown = dataclasses.replace(mine, used_sources={}, wanted_sources=mine.used_sources, used_paths={})
+    assert going(shown) == {str(old): "no_pin"}
+    assert going(shown, Wish(everything=True)) == {str(old): "no_pin", str(new): "no_model"}
+
+    for key in going(mine):
+        take_weights(tmp_path, Path(key))
+    assert not old.exists()
+    assert shelf.record(tmp_path, "org/m", A) is None
+    known = shelf.record(tmp_path, "org/m", B)
+    assert known is not None
+    assert set(known.files) == {"q4.gguf", "c.json"}
+    assert shelf.find(tmp_path, source) is not None
+    assert going(mine) == {}
+
+
+def test_a_commit_that_is_on_its_way_rests_and_one_that_is_not_whole_keeps_its_files(tmp_path: Path) -> None:
+    begun = hub(tmp_path, A, "q4.gguf.partial")
+    (thing,) = weights_here.things(tmp_path, Claims(), now=begun.stat().st_mtime)
+    assert (thing.kind, decide(thing, Wish()).reason) == (Kind.PARTIAL, "too_young")
+    hub(tmp_path, B, "q8.gguf")  # `q4` of it was never chosen
+    source = source_of(
+        an_entry(variants=[{"name": "v", "format": "gguf", "quantisation": "Q", "repository": "org/m:q4"}]).variants[0]
+    )
+    assert source is not None
+    shelf.pin(tmp_path, source, B, asked="main", at=1.0)
+    found = Claims(used_sources={source: ("model m",)})
+    (kept,) = [t for t in weights_here.things(tmp_path, found, now=10**10) if B in t.key]
+    assert decide(kept, Wish(everything=True)).reason == "in_use"
+
+
+def test_a_file_with_another_name_elsewhere_frees_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "x").write_bytes(bytes(1 << 20))
+    alone = weights_here.tree_bytes(folder)
+    assert alone >= 1 << 20
+    os.link(folder / "x", folder / "y")
+    assert weights_here.tree_bytes(folder) == alone
+    os.link(folder / "x", tmp_path / "z")
+    assert weights_here.tree_bytes(folder) < 1 << 20
+
+
+def test_pins_hold_images_that_are_known_by_their_digest(tmp_path: Path) -> None:
+    digest = "sha256:" + "d" * 64
+    pinned = claims.pinned("r.io/x:1", digest)
+    image = ImageInfo("sha256:1", (), digest, 5, {}, digests=(f"r.io/x@{digest}",))
+    (thing,) = images_here.things([image], [], gathered(pins=[pinned]), {"sha256:1": ("r.io/x:1",)})
+    assert thing.used_by == ("the pin of r.io/x",)
+    (thing,) = images_here.things([image], [], gathered(), {"sha256:1": ("r.io/x:1",)})
+    assert decide(thing, Wish()).reason == "unnamed"
+    (thing,) = images_here.things([image], [], gathered(), {})
+    assert decide(thing, Wish()).reason == "not_ours"
 
 
 def test_a_volume_belongs_to_an_image_by_id_or_by_reference() -> None:

@@ -78,6 +78,7 @@ async def desk(folder: Path, podman: Podman, entries: Sequence[Mapping[str, obje
         low_water=lambda: turned.low_water,
         may_pull=may_pull,
         known_bytes=lambda _: None,
+        pulled=lambda image, reference: store.note_pulled(image, reference, clock.wall()),
     )
     images = Images(
         podman=podman,
