@@ -71,7 +71,12 @@ class Weights:
             await asyncio.to_thread(model_store.name_is_free, request.name, self._c.paths.models_d)
 
         async def work(handle: Handle) -> str:
-            return await self._pull(request, handle)
+            try:
+                return await self._pull(request, handle)
+            except OutriderError as error:
+                text = f"pulling {request.subject}: {error.detail}"
+                self._c.journal.emit("weights", error.code, text, deployment=request.subject, evidence=error.evidence)
+                raise
 
         return self._jobs.start(KIND, request.subject, work)
 
@@ -130,6 +135,7 @@ class Weights:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            handle.progress(meter.line(), meter.done, meter.total or None)
 
     async def _puller(self) -> Puller:
         config = self._config()
@@ -164,11 +170,11 @@ class Weights:
         return settled, () if load is None else (load,)
 
     async def _new(self, request: PullRequest, puller: Puller, meter: Meter) -> Settled:
-        """A repository as a model of its own: its file and commit are settled by what is there now."""
+        """A repository as a model of its own, with the file and the commit that it turns out to be."""
         name, _, tag = str(request.repository).partition(":")
         form = Format.GGUF if tag or request.file is not None else Format.SAFETENSORS
         source = Source(name, request.revision or "main", Wanted(form, tag or None, request.file))
-        found = await puller.settle(Part(name, source), request.revision or "main", meter)
+        found = await puller.settle(Part(name, source), request.revision, meter)
         file = found.steps[0].file.path if form is Format.GGUF else None
         exact = Source(name, found.commit, Wanted(form, file=file))
         return replace(found, part=Part(found.part.what, exact))

@@ -73,7 +73,7 @@ class Partial:
                 self._write_note()
         except OSError as error:
             self.close()
-            raise disk_error(error, self.path, self.to.name) from error
+            raise disk_error(error, self.to.parent, self.to.name) from error
         return kept
 
     def _begin(self, kept: int) -> None:
@@ -123,7 +123,7 @@ class Partial:
                 self.etag = etag
                 self._write_note()
         except OSError as error:
-            raise disk_error(error, self.path, self.to.name) from error
+            raise disk_error(error, self.to.parent, self.to.name) from error
 
     def write(self, piece: bytes) -> None:
         """Append. Raises `SourceFailed` for more than the file has, `DiskFull`, `DiskReadOnly`."""
@@ -138,7 +138,7 @@ class Partial:
             if self.length - self._durable >= SURE:
                 self._make_sure()
         except OSError as error:
-            raise disk_error(error, self.path, self.to.name) from error
+            raise disk_error(error, self.to.parent, self.to.name) from error
 
     def _make_sure(self) -> None:
         os.fdatasync(self._file)
@@ -174,7 +174,7 @@ class Partial:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise disk_error(error, self.path, self.to.name) from error
+            raise disk_error(error, self.to.parent, self.to.name) from error
         self.close()
         return got
 

@@ -143,6 +143,7 @@ class Puller:
     async def carry_out(self, settled: Settled, meter: Meter) -> Settled:
         """Bring everything here, record it, and settle the commit. Files that are whole stay whatever happens."""
         source, record = settled.part.source, settled.record
+        await self._keep_to(settled)
         folder = shelf.commit_folder(self._store, source.repository, settled.commit)
         count = len(settled.steps)
         async with connections(self._pace) as session:
@@ -160,11 +161,25 @@ class Puller:
         selections = {**record.selections, source.wanted.key: Selection(names, outside)}
         record = replace(record, selections=selections)
         await self._keep(record)
-        await steadily(self._pin, source, settled.commit, settled.asked)
+        await self._pin(source, settled)
         return replace(settled, record=record)
 
-    def _pin(self, source: Source, commit: str, asked: str) -> None:
-        shelf.pin(self._store, source, commit, asked=asked, at=self._clock.wall())
+    async def _keep_to(self, settled: Settled) -> None:
+        """Settle the commit before the first byte, unless an older one is in use: a pull that is cut off is gone
+        on with at the same commit, whatever has become of the branch meanwhile."""
+        asked = replace(settled.part.source, revision=settled.asked)
+        if await asyncio.to_thread(shelf.pinned, self._store, asked) is None:
+            await self._pin(asked, settled)
+
+    async def _pin(self, source: Source, settled: Settled) -> None:
+        def pin() -> None:
+            shelf.pin(self._store, source, settled.commit, asked=settled.asked, at=self._clock.wall())
+
+        try:
+            await steadily(pin)
+        except OSError as error:
+            folder = shelf.repository_folder(self._store, source.repository)
+            raise disk_error(error, folder, "the record of its commit") from error
 
     async def _one(
         self, fetcher: Fetcher, record: Record, step: Step, to: Path, *, meter: Meter, outside: Path | None

@@ -154,7 +154,7 @@ async def test_a_wrong_length_is_no_file(place: Place) -> None:
     with pytest.raises(SourceFailed) as raised:
         await place.pull("org/m", GGUF)
     assert f"{SIZE - 100} bytes there and should have {SIZE}" in said(raised.value)
-    assert list(place.store.rglob("*")) == [place.store / "hub"], "where nothing came, nothing stays"
+    assert [p.name for p in place.store.rglob("*") if p.is_file()] == ["pins.json"], "where nothing came, nothing stays"
 
 
 async def test_silence_is_noticed_and_gone_on_from(place: Place) -> None:
@@ -235,3 +235,32 @@ async def test_a_revision_is_settled_once_and_moved_by_a_person_only(place: Plac
     assert (await place.pull("org/m", GGUF)).commit == second.commit
     inodes = {p.stat().st_ino for p in place.store.rglob("m.gguf")}
     assert len(inodes) == 1
+
+
+async def test_a_pull_that_was_cut_off_keeps_to_its_commit(place: Place) -> None:
+    """Else a branch that moves would have it begin anew, and the bytes lie there for nothing."""
+    first = place.server.add("org/m", {"m.gguf": some_bytes(SIZE)})
+    place.server.rate = 4_000_000
+    cut = asyncio.create_task(place.pull("org/m", GGUF))
+    await until(lambda: place.partials().get("m.gguf.partial", 0) > 200_000, 10)
+    cut.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+    place.server.rate = None
+    (there,) = place.partials().values()
+    place.server.add("org/m", {"m.gguf": some_bytes(SIZE, 2)})
+    settled = await place.pull("org/m", GGUF)
+    assert settled.commit == first.commit
+    assert place.server.ranges("m.gguf") == [None, f"bytes={there}-"]
+
+
+async def test_weights_in_use_stay_settled_while_a_newer_commit_comes(place: Place) -> None:
+    first = place.server.add("org/m", {"m.gguf": some_bytes(SIZE)})
+    source = (await place.pull("org/m", GGUF)).part.source
+    place.server.add("org/m", {"m.gguf": some_bytes(SIZE, 2)})
+    place.server.corrupt = {"m.gguf"}
+    with pytest.raises(DigestMismatch):
+        await place.pull("org/m", GGUF, "main")
+    held = shelf.find(place.store, source)
+    assert held is not None
+    assert held.commit == first.commit

@@ -20,6 +20,7 @@ from tests.models.tokenizer import recital
 from tests.stack.stack import Stack, model_toml
 from tests.waiting import until_sync
 from tests.weights import hub as hubs
+from tests.weights.test_existing import fill
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 TOKEN = "hf_" + "TopSecret" * 3
@@ -377,3 +378,54 @@ def test_a_gigabyte_with_its_daemon_killed_half_way(
         assert hub.bytes_sent - before == len(data) - there
         print(f"{len(data) / 1e6:.0f} MB, killed at {there / 1e6:.0f} MB; the rest in {time.monotonic() - began:.1f} s")
         assert as_json(stack, "model", "verify", "large")["ok"] is True
+
+
+@pytest.mark.slow
+def test_an_engine_runs_from_a_cache_on_another_disk(
+    make: Callable[..., Stack], hub: hubs.HubServer, test_models: Path, tmp_path: Path
+) -> None:
+    """Its repository is mounted as it is, symbolic links and all; nothing is copied and nothing fetched."""
+    offer(hub, test_models)
+    cache = tmp_path / "other" / "hub"
+    cache.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(cache)], check=True)
+    try:
+        for name in ("org/tiny-GGUF", "org/tiny-dflash"):
+            fill(cache, hub.repos[name, hub.heads[name]])
+        stack = make(cache=cache)
+        define(stack)
+        with stack:
+            assert job(stack, "pulls", {"model": "tiny"})["result"]["fetched_bytes"] == 0
+            assert hub.served == []
+            assert not list(stack.paths.store.rglob("*.gguf"))
+            stack.start("tiny")
+            assert stack.text("tiny", 40) == recital(40)
+            assert stack.deployment("tiny")["engine"]["method"] == "dflash"
+            assert job(stack, "models/tiny/verify")["result"]["ok"] is True
+            outrider(stack, "model", "ls")
+            stack.want("tiny", "stopped")
+            stack.wait_state("tiny", "stopped")
+            assert stack.send("DELETE", "/api/v1/models/tiny?weights=true").status_code == 409, "a person defined it"
+            assert list(cache.rglob("tiny-F32.gguf")), "the cache is not ours to empty"
+    finally:
+        subprocess.run(["umount", "-l", str(cache)], check=True)
+
+
+@pytest.mark.slow
+def test_two_pulls_at_once_wait_for_each_other(make: Callable[..., Stack], hub: hubs.HubServer) -> None:
+    hub.add("org/one", {"config.json": b"{}", "model.safetensors": bytes(2_000_000)})
+    hub.add("org/two", {"config.json": b"{}", "model.safetensors": bytes(1_000_000)})
+    hub.rate = 1_500_000
+    stack = make()
+    with stack:
+        ids = [
+            stack.send("POST", "/api/v1/pulls", {"repository": f"org/{name}", "name": name}).json()["id"]
+            for name in ("one", "two")
+        ]
+
+        def jobs() -> list[Any]:
+            return [stack.get(f"/api/v1/jobs/{i}") for i in ids]
+
+        until_sync(lambda: "waiting for another pull" in jobs()[1]["detail"], 20, "the second waits")
+        until_sync(lambda: {j["state"] for j in jobs()} == {"done"}, 60, "both are done")
+        assert {m["name"] for m in stack.get("/api/v1/models") if m["files_ok"]} >= {"one", "two"}
