@@ -122,7 +122,7 @@ def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
     stack = make()
     define(stack)
     with stack:
-        plan = as_json(stack, "plan", "tiny")["plan"]
+        plan = stack.send("POST", "/api/v1/plans", {"model": "tiny"}).json()["plan"]
         assert {"weights_missing", "drafter_missing"} <= {r["code"] for r in plan["reasons"]}
         stack.want("tiny", "running")
         why = stack.wait_state("tiny", "failed", may_fail=True)["reason"]
@@ -163,7 +163,6 @@ def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
             "hub",
             True,
         )
-        assert hub.heads["org/tiny-GGUF"][:12] in outrider(stack, "model", "ls").stdout
         asked = len(hub.api)
         assert job(stack, "pulls", {"model": "tiny"})["result"]["fetched_bytes"] == 0
         assert len(hub.api) == asked, "what is here needs no hub"
