@@ -51,8 +51,11 @@ _NOISE = re.compile(r'docker://|initializing source |\bstoring blob to file \\?"
 LONGEST = 400
 
 
-def classify(text: str, reference: Reference) -> OutriderError:
-    """The error for what Podman said about pulling `reference`."""
+def classify(text: str, reference: Reference, status: int | None = None) -> OutriderError:
+    """The error for what Podman said about pulling `reference`; `status` is its HTTP status where that is no 200.
+
+    4.3.1 says 200 to everything; from 5 on a refusal before the first byte has the registry's own status.
+    """
     said = " ".join(_NOISE.sub("", text).split())[:LONGEST]
     detail = f"pulling {reference}: {said}"
     evidence: dict[str, object] = {"image": str(reference), "registry": reference.registry}
@@ -68,7 +71,7 @@ def classify(text: str, reference: Reference) -> OutriderError:
             hint="`findmnt -T` on the storage's folder (`podman info`) shows why it is read-only",
             evidence=evidence,
         )
-    if _LIMITED.search(text):
+    if status == 429 or _LIMITED.search(text):
         return rate_limited(detail, reference)
     if _DIGEST.search(text):
         return DigestMismatch(
@@ -76,9 +79,9 @@ def classify(text: str, reference: Reference) -> OutriderError:
             hint="what came was thrown away; a mirror or proxy that keeps a damaged copy is the usual cause",
             evidence=evidence,
         )
-    if _NOT_OFFERED.search(text):
+    if status == 404 or _NOT_OFFERED.search(text):
         return not_offered(detail, reference)
-    if _AUTH.search(text):
+    if status in (401, 403) or _AUTH.search(text):
         return auth_failed(detail, reference)
     if _SOURCE.search(text):
         return source_failed(detail, reference)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -21,6 +21,7 @@ from containers.errors import PodmanFailed
 from containers.logins import Login, header
 from containers.references import Reference
 
+T = TypeVar("T")
 BEAT = 1.0
 """Seconds between two reports, news or not."""
 SILENCE = 120.0
@@ -106,32 +107,30 @@ async def pull(
     """
     doing = f"pull {reference}"
     tally = Tally(sizes)
+
+    def beat(quiet: float) -> None:
+        report(tally.progress())
+        if quiet >= (silence if tally.moving else unpacking):
+            raise pull_errors.source_failed(
+                f"nothing has come of {reference} for {quiet:.0f} s; the pull was called off", reference
+            )
+
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_LIMIT)
     try:
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=socket), timeout=timeout) as session,
-            session.post(
-                f"{_API}/images/create",
-                params={"fromImage": reference.exact},
-                headers=header(logins or {}),
-            ) as answer,
-        ):
-            if answer.status >= 400:
-                raise pull_errors.classify(_message(await answer.text()), reference)
-
-            def beat(quiet: float) -> None:
-                report(tally.progress())
-                if quiet >= (silence if tally.moving else unpacking):
-                    raise pull_errors.source_failed(
-                        f"nothing has come of {reference} for {quiet:.0f} s; the pull was called off", reference
-                    )
-
-            async for line in _lines(answer, beat):
-                error = line.get("error") or (line.get("errorDetail") or {}).get("message")
-                if error:
-                    raise pull_errors.classify(str(error), reference)
-                if tally.feed(line):
-                    report(tally.progress())
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(path=socket), timeout=timeout) as session:
+            # from Podman 5 on its first word is also the first of the answer's header
+            request = session.post(
+                f"{_API}/images/create", params={"fromImage": reference.exact}, headers=header(logins or {})
+            )
+            async with await _beaten(request, beat) as answer:
+                if answer.status >= 400:
+                    raise pull_errors.classify(_message(await answer.text()), reference, answer.status)
+                async for line in _lines(answer, beat):
+                    error = line.get("error") or (line.get("errorDetail") or {}).get("message")
+                    if error:
+                        raise pull_errors.classify(str(error), reference)
+                    if tally.feed(line):
+                        report(tally.progress())
     except (aiohttp.ServerTimeoutError, TimeoutError) as error:
         raise failures.timed_out(doing, CONNECT_LIMIT) from error
     except (aiohttp.ClientError, OSError) as error:
@@ -139,33 +138,34 @@ async def pull(
 
 
 async def _lines(answer: aiohttp.ClientResponse, beat: Callable[[float], None]) -> AsyncIterator[dict[str, Any]]:
-    """The stream's lines. In a silence `beat` is called with its length in seconds; what it raises ends the stream."""
-    loop = asyncio.get_running_loop()
-    last = loop.time()
+    """The stream's lines; see `_beaten` for what happens in between."""
     rest = b""
-    reading: asyncio.Future[bytes] | None = None
+    while chunk := await _beaten(answer.content.readany(), beat):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield _json(line)
+    if rest.strip():
+        yield _json(rest)
+
+
+async def _beaten(awaited: Awaitable[T], beat: Callable[[float], None]) -> T:
+    """What comes of `awaited`; until then `beat` is called each second with the seconds so far, and what it
+    raises ends the wait."""
+    loop = asyncio.get_running_loop()
+    since = loop.time()
+    task = asyncio.ensure_future(awaited)
     try:
-        while True:
-            reading = reading or asyncio.ensure_future(answer.content.readany())
-            await asyncio.wait({reading}, timeout=BEAT)
-            if not reading.done():
-                beat(loop.time() - last)
-                continue
-            chunk, reading = reading.result(), None
-            if not chunk:
-                break
-            last = loop.time()
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
-                if line.strip():
-                    yield _json(line)
-        if rest.strip():
-            yield _json(rest)
+        while not task.done():
+            await asyncio.wait({task}, timeout=BEAT)
+            if not task.done():
+                beat(loop.time() - since)
+        return task.result()
     finally:
-        if reading is not None and not reading.done():
-            reading.cancel()
+        if not task.done():
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError):
-                await reading
+                await task
 
 
 def _json(line: bytes) -> dict[str, Any]:

@@ -268,6 +268,11 @@ class Outrider:
     def _image_users(self) -> Mapping[str, tuple[bool, Sequence[str]]]:
         return {a.deployment.name: a.deployment.images() for a in self._registry.all()}
 
+    def _look_for_drift(self) -> None:
+        """A name may mean another image now, so what would be planned is asked for again."""
+        for actor in self._registry.all():
+            actor.deployment.fresh = None
+
     async def images(self) -> Sequence[ImageView]:
         return await self._c.images.list()
 
@@ -275,10 +280,13 @@ class Outrider:
         return self._c.images.pull(reference, author=author)
 
     async def pin_image(self, reference: str, digest: str | None, *, author: str) -> PinView:
-        return await self._c.images.pin(reference, digest, author=author)
+        pin = await self._c.images.pin(reference, digest, author=author)
+        self._look_for_drift()
+        return pin
 
     async def unpin_image(self, reference: str, *, author: str) -> None:
         await self._c.images.unpin(reference, author=author)
+        self._look_for_drift()
 
     async def remove_image(self, reference: str, *, force: bool, author: str) -> ImageView:
         return await self._c.images.remove(reference, force=force, author=author)

@@ -297,7 +297,7 @@ class Proxy:
             return None
         if faults.refusals is not None:
             faults.refusals -= 1
-        code = {401: "UNAUTHORIZED", 403: "DENIED", 404: "NOT_FOUND", 429: "TOOMANYREQUESTS"}.get(
+        code = {401: "UNAUTHORIZED", 403: "DENIED", 404: "NAME_UNKNOWN", 429: "TOOMANYREQUESTS"}.get(
             faults.status, "UNKNOWN"
         )
         body = {"errors": [{"code": code, "message": "as the test says", "detail": None}]}

@@ -77,6 +77,14 @@ def test_a_start_brings_its_image(stack: Stack, mine: PodmanOfMine, registries: 
     assert "is used by m, n" in refused.json()["detail"]
     assert mine.left_over() == []
 
+    # pinned to what it means anyway, the plan launches the same
+    pinned = stack.send("PUT", "/api/v1/images/pin", {"image": engine})
+    assert (pinned.status_code, pinned.json()["digest"]) == (200, image["digest"])
+    plan = stack.send("POST", "/api/v1/plans", {"model": "m"}).json()["plan"]
+    assert plan["image"] == f"{REAL}/outrider/llama-cpu@{image['digest']}"
+    assert stack.send("POST", "/api/v1/deployments/m/apply").status_code < 300
+    until_sync(lambda: "plan_unchanged" in stack.codes("m"), LIMIT, "a plan with the pinned image")
+
     # what runs does not notice a pull that goes wrong
     registries.proxy.faults.corrupt = 0
     job = stack.send("POST", "/api/v1/images/pull", {"image": f"{REAL}/outrider/tiny:1"}).json()
