@@ -93,8 +93,8 @@ def failure(answer: Mapping[str, Any], what: str | None = None, device: str | No
         value = "garbage"
     code, hint = meaning(value)
     name = NAMES.get(value) if isinstance(value, int) else None
-    text = words(answer.get("text")) or name or "no text"
-    return Problem(code, VENDOR, f"{what or 'NVML'}: {text[:300]} ({value})", hint, device)
+    text = words(answer.get("text")) or "no text"
+    return Problem(code, VENDOR, f"{what or 'NVML'}: {text[:300]} ({name or 'unknown code'}, {value})", hint, device)
 
 
 def lost(entry: Mapping[str, Any], where: str) -> Problem | None:

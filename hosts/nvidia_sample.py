@@ -39,6 +39,8 @@ class Sign:
     gpus: tuple[pci.PciGpu, ...]
     driver: bool
     library: str | None
+    remembered: tuple[str, ...] = ()
+    """The addresses by index as the driver told them before: a GPU that is lost tells not even that."""
 
     def __bool__(self) -> bool:
         return bool(self.gpus or self.driver or self.library)
@@ -69,10 +71,13 @@ def is_unified(entry: Mapping[str, Any]) -> bool:
 
 
 def address(entry: Mapping[str, Any], sign: Sign, count: int) -> str | None:
-    """The PCI address of an entry; from the kernel's list if NVML does not say it (both are in bus order)."""
+    """The PCI address of an entry; where NVML does not say it, what it said before, or the kernel's list
+    (all are in bus order)."""
     index = known(entry.get("index")) or 0
     said = pci.address(entry.get("pci"))
-    if said is None and len(sign.gpus) == count and index < count:
+    if said is None and index < count == len(sign.remembered):
+        return sign.remembered[index]
+    if said is None and index < count == len(sign.gpus):
         return sign.gpus[index].address
     return said
 
@@ -80,6 +85,12 @@ def address(entry: Mapping[str, Any], sign: Sign, count: int) -> str | None:
 def key(entry: Mapping[str, Any], sign: Sign, count: int) -> str:
     """What facts and samples know a GPU by: its address, or `nvidia-<index>` where there is none."""
     return address(entry, sign, count) or f"{VENDOR}-{known(entry.get('index')) or 0}"
+
+
+def addresses(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """The addresses by index, if every GPU of the answer has told its own; else nothing."""
+    found = [pci.address(entry.get("pci")) for entry in entries(answer)]
+    return tuple(where for where in found if where is not None) if None not in found else ()
 
 
 def percent(value: object) -> int | None:

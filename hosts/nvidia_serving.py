@@ -8,6 +8,7 @@ at every tick: starting an interpreter every few seconds for nothing is a hundre
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from hosts import nvidia, pci
 from hosts.child import Child, ChildFailed
 from hosts.facts import Memory, Problem
 from hosts.gpu_sample import GpuSample
+from hosts.nvidia_sample import addresses
 from hosts.reading import read_text
 from hosts.roots import Roots
 
@@ -62,6 +64,7 @@ class Serving:
         self._sign: nvidia.Sign | None = None
         self._epoch: Epoch | None = None
         self._started = 0.0
+        self._addresses: tuple[str, ...] = ()
         self._misses = 0
         self._lost_since: float | None = None
         self._quiet: tuple[float, tuple[Problem, ...]] | None = None
@@ -93,7 +96,8 @@ class Serving:
         except ChildFailed as error:
             self.close()
             return {}, (nvidia.unanswered(error),)
-        return nvidia.read_sample(answer, self._sign, system)
+        self._addresses = addresses(answer) or self._addresses
+        return nvidia.read_sample(answer, dataclasses.replace(self._sign, remembered=self._addresses), system)
 
     def _judge(self, problems: tuple[Problem, ...], now: float) -> None:
         """What a reading means for the child that made it."""

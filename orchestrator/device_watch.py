@@ -11,7 +11,7 @@ event names is `device_policy`. Everything here runs on the event loop; sources 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -180,6 +180,8 @@ class DeviceWatch:
         for pci in well:
             self._states[pci] = device_health.answers(self._states[pci])
         self._problems(facts.problems, answered=well)
+        if found:
+            self._drop({a.pci for a in facts.accelerators} | {p.device for p in facts.problems})
         self._judge()
 
     def on_probe(self) -> None:
@@ -195,6 +197,14 @@ class DeviceWatch:
             self._t.claim(new)
         for pci in new:
             self._t.journal.emit("device", "gpu_found", f"GPU {pci} is here now", evidence={"gpu": pci})
+
+    def _drop(self, kept: Set[str | None]) -> None:
+        """A GPU that was broken when the host was probed may turn out to be another, or is gone for good."""
+        for pci in [pci for pci in self._states if pci not in kept]:
+            del self._states[pci]
+            self._t.gate.verdicts.pop(pci, None)
+            for code in _ISSUES.values():
+                self._t.issues.close(code, pci, f"GPU {pci} is no longer there")
 
     def _engines(self) -> list[Engine]:
         return [engine for actor in self._t.actors() for engine in actor.deployment.live()]

@@ -402,6 +402,25 @@ async def test_a_gpu_that_was_lost_before_the_daemon_came_holds_what_has_no_plan
     await host.close()
 
 
+async def test_a_gpu_that_had_no_address_while_it_was_lost_is_not_kept_for_ever(
+    world: World, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = HostWatch(facts(problems=(dataclasses.replace(LOST, device="nvidia-0"),)), Timing(), tree.roots)
+    scene = Scene(world, host)
+    assert scene.issues == [("gpu_lost", "nvidia-0")]
+
+    async def renew() -> bool:
+        host._facts = dataclasses.replace(host._facts, accelerators=(gpu(ONE),), problems=())
+        return True
+
+    monkeypatch.setattr(host, "renew", renew)
+    await scene.watch.look()
+    assert scene.issues == []
+    assert scene.gate.bar(world.d) is None
+    await scene.watch.close()
+    await host.close()
+
+
 # the policy
 
 

@@ -49,7 +49,7 @@ static const char *text_of(const char *name, int gpu) {
         *value++ = 0;
         value[strcspn(value, "\n")] = 0;
         int rank = strcmp(line, own) == 0 ? 2 : strcmp(line, name) == 0 ? 1 : 0;
-        if (rank > best) { best = rank; snprintf(into, sizeof found[0], "%s", value); }
+        if (rank && rank >= best) { best = rank; snprintf(into, sizeof found[0], "%s", value); }
     }
     if (file) fclose(file);
     if (best) return *into ? into : NULL;
