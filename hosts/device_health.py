@@ -141,13 +141,19 @@ def happened(state: DeviceState, event: DeviceEvent) -> DeviceState:
         return replace(state, faults=tuple(f for f in state.faults if not f.code.startswith("amdgpu_")))
     elif event.kind == "thermal":
         return replace(state, hot_until=event.at + HOT)
-    elif event.number == RECOVERY_XID and _RECOVERED.search(event.text):
-        return replace(state, faults=tuple(f for f in state.faults if f.number != RECOVERY_XID))
+    elif recovered(event):
+        return replace(state, faults=tuple(f for f in state.faults if f.code != "recovery_action"))
     fault = _fault(event)
     if fault is None:
         return state
     kept = [f for f in state.faults if (f.code, f.number) != (fault.code, fault.number)]
     return replace(state, faults=(*kept, fault)[-_KEPT:], well=0)
+
+
+def recovered(event: DeviceEvent) -> bool:
+    """Whether the driver no longer wants a reset or a reboot. NVML's XID does not say; the kernel's line does."""
+    told = event.kind == "xid" and event.number == RECOVERY_XID and _RECOVERED.search(event.text) is not None
+    return told or event.kind == "recovery_over"
 
 
 def answers(state: DeviceState) -> DeviceState:

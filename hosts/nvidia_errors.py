@@ -50,6 +50,7 @@ NAMES: Mapping[int, str] = {
 LOST = frozenset({15, 16, 28})
 """The GPU answers nothing more until it is reset or the machine boots again."""
 NOT_SUPPORTED = 3
+_SILENT = (10, 999)
 DRIVER_HINT = "install the NVIDIA driver; `nvidia-smi` must list the GPU"
 _LOG = "look for NVRM or Xid lines in `dmesg`"
 _MEANINGS: Mapping[object, tuple[str, str]] = {
@@ -105,6 +106,16 @@ def lost(entry: Mapping[str, Any], where: str) -> Problem | None:
             code, hint = meaning(value)
             return Problem(code, VENDOR, f"GPU {where} is lost (NVML: {NAMES[value]}, {value})", hint, where)
     return None
+
+
+def silent(entry: Mapping[str, Any], where: str) -> Problem | None:
+    """Whether the GPU gave no answer about its memory in time, or none that means anything: a missed reading."""
+    errors = entry.get("errors")
+    value = errors.get("memory") if isinstance(errors, dict) else None
+    if value not in _SILENT:
+        return None
+    code, hint = meaning(value)
+    return Problem(code, VENDOR, f"GPU {where} does not tell its memory (NVML: {NAMES[value]}, {value})", hint, where)
 
 
 def about(problem: Problem, detail: str) -> Problem:

@@ -32,6 +32,7 @@ _TEXTS = {
     "ecc_double_bit": "NVML: the GPU's memory has an error that ECC could not correct",
     "gpu_unavailable": "NVML: the GPU is not available",
     "recovery_action": "NVML: the driver asks for a recovery action",
+    "recovery_over": "NVML: the driver asks for no recovery action any more",
 }
 
 
@@ -126,6 +127,8 @@ class NvidiaEvents:
         if not isinstance(kind, str):
             return
         number = known(answer.get("data"))
+        if kind == "recovery_action" and number == 0:
+            kind = "recovery_over"  # what the driver asked for has been done
         xid = number if kind == "xid" else None
         text = f"NVML: {describe(xid)}" if kind == "xid" else _TEXTS.get(kind, f"NVML: {kind}")
         self._deliver(DeviceEvent("nvml", kind, pci.address(answer.get("pci")), xid, None, text, time.monotonic()))

@@ -14,7 +14,7 @@ from typing import Any
 from hosts import pci
 from hosts.facts import Memory, Problem
 from hosts.gpu_sample import GpuProcess, GpuSample
-from hosts.nvidia_errors import NOT_SUPPORTED, VENDOR, failure, lost
+from hosts.nvidia_errors import NOT_SUPPORTED, VENDOR, failure, lost, silent
 from hosts.reading import known
 from hosts.system import reserve
 
@@ -139,8 +139,8 @@ def read_sample(
 ) -> tuple[dict[str, GpuSample], tuple[Problem, ...]]:
     """The GPUs by key (see `key`) from the answer of a serving child, and what went wrong.
 
-    A GPU that is lost or gave no handle is a problem and has no sample. Where the whole answer is
-    an error, the one problem has no `device`.
+    A GPU that is lost, gave no handle or did not tell its memory is a problem and has no sample. Where
+    the whole answer is an error, the one problem has no `device`.
     """
     problem = failure(answer)
     if problem is not None:
@@ -165,7 +165,7 @@ def _judged(answer: Mapping[str, Any], sign: Sign) -> Iterator[tuple[str, Mappin
     found = entries(answer)
     for entry in found:
         where = key(entry, sign, len(found))
-        yield where, entry, failure(entry, f"GPU {where}", where) or lost(entry, where)
+        yield where, entry, failure(entry, f"GPU {where}", where) or lost(entry, where) or silent(entry, where)
 
 
 def _sample(where: str, entry: Mapping[str, Any], system: Memory) -> GpuSample:

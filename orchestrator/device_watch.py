@@ -137,7 +137,7 @@ class DeviceWatch:
 
     def take(self, event: DeviceEvent) -> None:
         """An event, on the loop."""
-        if not self._reports.take(event):
+        if not self._reports.take(event) and not device_health.recovered(event):
             return
         if event.pci in self._states:
             self._states[event.pci] = device_health.happened(self._states[event.pci], event)

@@ -107,6 +107,12 @@ def issues(ctx: typer.Context, as_json: Json = False) -> None:
         say("no issues")
 
 
+def _unwell(gpu: Mapping[str, Any]) -> str:
+    """How a GPU is, if not well."""
+    health = (gpu.get("details") or {}).get("health", "ok")
+    return "" if health == "ok" else f", {str(health).upper()} (`outrider issues`)"
+
+
 def host_lines(host: Mapping[str, Any]) -> list[str]:
     """A host in a few lines: of `status` and of `probe`."""
     cpu, memory = host["cpu"], host["memory"]
@@ -119,7 +125,7 @@ def host_lines(host: Mapping[str, Any]) -> list[str]:
         kind = "unified" if gpu["unified"] else "own"
         lines.append(
             f"gpu       {gpu['name'] or gpu['vendor']} ({gpu['arch'] or 'unknown architecture'}, {gpu['pci']}), "
-            f"{size(gpu['memory_total'])} {kind} memory, {size(gpu['memory_free'])} free"
+            f"{size(gpu['memory_total'])} {kind} memory, {size(gpu['memory_free'])} free{_unwell(gpu)}"
         )
     if not host["accelerators"]:
         lines.append("gpu       none")

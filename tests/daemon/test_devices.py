@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hosts import pci
 from hosts.device_events import DeviceEvent
 from hosts.device_health import MISSES, STEADY, Health, Verdict
 from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
@@ -27,6 +28,7 @@ from orchestrator.host_watch import HostWatch
 from orchestrator.timing import Timing
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, a_plan
+from tests.fakelibs import build
 from tests.hosts.trees import Tree
 from tests.waiting import until
 
@@ -229,6 +231,14 @@ async def test_a_report_long_before_an_end_is_not_its_cause() -> None:
     assert "memory ran out" in killed.detail
 
 
+async def test_what_only_the_kernel_says_of_a_recovery_counts_although_nvml_was_first(scene: Scene) -> None:
+    scene.event(154, source="nvml")
+    assert scene.issues == [("gpu_lost", ONE)]
+    over = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    scene.watch.take(DeviceEvent("kernel", "xid", ONE, 154, None, over, scene.world.clock.now()))
+    assert scene.issues == []
+
+
 # a GPU that is lost
 
 
@@ -389,6 +399,32 @@ async def test_a_driver_that_comes_later_is_found(world: World, tree: Tree, monk
     assert scene.gate.bar(world.d) is None
     assert "gpu_found" in await world.codes()
     await scene.watch.close()
+    await host.close()
+
+
+async def test_the_facts_follow_what_the_driver_says_later(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = tmp_path / "scene"
+    tree.pci(ONE, pci.NVIDIA, 0x2204)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(build.nvml(tmp_path / "nvml")))
+    monkeypatch.setenv("FAKE_NVML_FILE", str(scene))
+
+    def codes(host: HostWatch) -> set[str]:
+        return {p.code for p in host.facts().problems if p.vendor == "nvidia"}
+
+    scene.write_text("INIT=9\n")
+    host = await HostWatch.start(None, Timing(), tree.roots)
+    assert (host.facts().accelerators, codes(host)) == ((), {"driver_not_loaded"})
+    assert not await host.renew()
+    scene.write_text("DRIVER=550.54.15\n")
+    assert await host.renew()
+    assert [(a.pci, a.driver) for a in host.facts().accelerators] == [(ONE, "550.54.15")]
+    assert codes(host) == {"cdi_missing"}
+    scene.write_text("INIT=18\n")
+    assert not await host.renew()
+    assert [a.pci for a in host.facts().accelerators] == [ONE]  # a GPU that was seen stays known
+    assert codes(host) == {"driver_mismatch"}
     await host.close()
 
 

@@ -75,14 +75,15 @@ def test_events_arrive_one_after_another(listen: Listen, nvml: Path, environ: En
     first = heard.next()
     assert (first.source, first.kind, first.pci, first.number, first.pid) == ("nvml", "xid", "0000:01:00.0", 31, None)
     assert first.text == "NVML: XID 31 (GPU memory page fault)"
-    for line in ("8 79 1", "1 0 0", "2 0 1", "4000 0 1", "8000 1 0", "8 4711 0"):
+    for line in ("8 79 1", "1 0 0", "2 0 1", "4000 0 1", "8000 1 0", "8000 0 0", "8 4711 0"):
         add(log, line)
-    assert [(e.kind, e.pci, e.number) for e in (heard.next() for _ in range(6))] == [
+    assert [(e.kind, e.pci, e.number) for e in (heard.next() for _ in range(7))] == [
         ("xid", "0000:02:00.0", 79),
         ("ecc_single_bit", "0000:01:00.0", None),
         ("ecc_double_bit", "0000:02:00.0", None),
         ("gpu_unavailable", "0000:02:00.0", None),
         ("recovery_action", "0000:01:00.0", None),
+        ("recovery_over", "0000:01:00.0", None),
         ("xid", "0000:01:00.0", 4711),
     ]
     assert heard.source.starts == 1

@@ -258,6 +258,15 @@ def test_three_misses_in_a_row_degrade_and_one_answer_heals(machine: Machine, li
     machine.until(Health.OK)
 
 
+@pytest.mark.parametrize(("value", "code"), [(10, "nvml_timeout"), (999, "nvml_unknown")])
+def test_one_gpu_that_does_not_answer_is_degraded_alone(machine: Machine, value: int, code: str) -> None:
+    machine.play("COUNT=2", f"FAIL_0=GetMemoryInfo_v2:{value},GetMemoryInfo:{value}")
+    for _ in range(MISSES):
+        sample = machine.sample()
+        assert [(p.code, p.device) for p in sample.problems] == [(code, ONE)]
+    assert (machine.verdict().reason, machine.verdict(TWO).health) == (code, Health.OK)
+
+
 # every code
 
 

@@ -134,6 +134,7 @@ def test_a_gpu_is_lost_and_comes_back_and_a_driver_is_upgraded_under_the_daemon(
     shown = outrider(stack, "issues").stdout
     assert "gpu_lost" in shown
     assert "check power" in shown
+    assert "LOST" in outrider(stack, "status").stdout
     stack.wait(lambda: not stack.containers(), what="its engine goes with it")
     held = stack.wait(lambda: (d := stack.deployment("m"))["state"] == "failed" and d, what="it waits")
     assert (held["reason"]["code"], held["desired"], held["next_attempt_s"]) == ("gpu_lost", "running", None)
