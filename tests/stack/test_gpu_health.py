@@ -98,7 +98,9 @@ def outrider(stack: Stack, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def issues(stack: Stack) -> list[tuple[str, str]]:
-    return [(i["code"], i["subject"]) for i in stack.get("/api/v1/issues")]
+    """What is wrong with the GPU; what else may be wrong with such a machine is the doctor's."""
+    found = [(i["code"], i["subject"]) for i in stack.get("/api/v1/issues")]
+    return [one for one in found if one[0].startswith(("gpu_", "driver_"))]
 
 
 def gpu(stack: Stack) -> Any:
