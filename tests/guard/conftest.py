@@ -41,8 +41,9 @@ class FakeHost:
         self._write("sys/kernel/random/boot_id", f"{boot}\n")
         return boot
 
-    def memory(self, *, available: int, total: int = 16 * GIB) -> None:
-        self._write("meminfo", f"MemTotal: {total // 1024} kB\nMemAvailable: {available // 1024} kB\n")
+    def memory(self, *, available: int, total: int = 16 * GIB, free: int | None = None) -> None:
+        lines = {"MemTotal": total, "MemFree": available if free is None else free, "MemAvailable": available}
+        self._write("meminfo", "".join(f"{name}: {size // 1024} kB\n" for name, size in lines.items()))
 
     def pressure(self, full: float, stalled_us: int = 0) -> None:
         line = "avg60=0.00 avg300=0.00"

@@ -78,11 +78,15 @@ def test_after_a_crash_of_the_host_only_a_person_starts_what_was_loading(
         assert (view["state"], view["desired"], view["reason"]["code"]) == ("failed", "running", "suspected_host_crash")
         assert "the host went down while m was being loaded" in outrider(stack, "ps").stdout
 
-        for verb in ("start", "apply", "restart"):
-            refused = outrider(stack, verb, "m")
-            assert (refused.returncode, refused.stdout) == (4, "")
-            assert refused.stderr.startswith("error[suspected_host_crash]: "), refused.stderr
-            assert "`outrider start --force m`" in refused.stderr
+        refused = outrider(stack, "start", "m")
+        assert (refused.returncode, refused.stdout) == (4, "")
+        assert refused.stderr.startswith("error[suspected_host_crash]: "), refused.stderr
+        assert "`outrider start --force m`" in refused.stderr
+        for verb in ("apply", "restart"):
+            answer = stack.send("POST", f"/api/v1/deployments/m/{verb}")
+            assert (answer.status_code, answer.json()["code"]) == (409, "suspected_host_crash")
+        odd = stack.send("PUT", "/api/v1/deployments/m/desired", {"state": "stopped", "force": True})
+        assert (odd.status_code, odd.json()["code"]) == (400, "usage")
         assert stack.containers() == []
 
         # still so after the daemon died once more, in the same new boot
