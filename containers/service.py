@@ -64,7 +64,7 @@ async def ensure(run_dir: Path, *, socket: str | None, limit: float) -> Service:
             return Service(path, own=False, pid=None, run_dir=run_dir)
         raise PodmanUnreachable(
             f"nobody answers on the configured Podman socket {path}",
-            hint="systemctl enable --now podman.socket, or remove [podman] socket from the configuration",
+            hint="systemctl enable --now podman.socket; [podman] socket in the configuration names another",
         )
     for path in _usual_sockets():
         if await answers(path, limit / 4):

@@ -24,6 +24,8 @@ from pathlib import Path
 
 from orchestrator.errors import Conflict
 
+SYSTEM_STATE = Path("/var/lib/outrider")
+"""Root's state folder. Where Outrider is installed, `run` in it is a link to the run folder."""
 LONGEST_SOCKET = 100
 """Bytes. The kernel's limit is 107 (`sun_path`); the rest is for names not yet thought of."""
 LONGEST_NAME = len("engines/0123456789abcdef/engine.sock")
@@ -145,7 +147,7 @@ def find(
         state = state_dir.absolute()
         run = state / "run"
     elif root:
-        state, run = Path("/var/lib/outrider"), Path("/run/outrider")
+        state, run = SYSTEM_STATE, Path("/run/outrider")
     else:
         state = Path(env.get("XDG_STATE_HOME") or home / ".local/state") / "outrider"
         runtime = env.get("XDG_RUNTIME_DIR")

@@ -39,7 +39,7 @@ from orchestrator.errors import (
     TimedOut,
     UsageError,
 )
-from orchestrator.paths import Paths
+from orchestrator.paths import SYSTEM_STATE, Paths
 
 DEADLINE = 30.0
 """Seconds for a call that only reads or takes note."""
@@ -223,7 +223,7 @@ class Client:
             except OSError as error:
                 raise DaemonUnreachable(
                     f"no daemon answers on {self._socket}",
-                    hint="`outrider up` starts one; a daemon with another state folder needs --state-dir",
+                    hint=_where_else(str(self._socket)),
                 ) from error
 
     def _lost(self, error: httpx.HTTPError, timeout: float) -> OutriderError:
@@ -235,6 +235,13 @@ class Client:
         return DaemonUnreachable(
             "the daemon went away during the call", hint="`outrider status` says whether it is back; its log says why"
         )
+
+
+def _where_else(socket: str) -> str:
+    """What to do where no daemon answers: the machine's own may be there, under other folders than a user's."""
+    if os.geteuid() != 0 and os.path.exists(SYSTEM_STATE / "run" / os.path.basename(socket)):
+        return f"this machine's service is another one: add --state-dir {SYSTEM_STATE}, or set OUTRIDER_STATE_DIR"
+    return "`outrider up` starts one; a daemon with another state folder needs --state-dir"
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Message]:

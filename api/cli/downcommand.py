@@ -21,8 +21,9 @@ from api.cli import processes
 from api.cli.options import Common, Json, common, real_run_folder
 from api.cli.output import note, print_json, say, ticker
 from api.cli.processes import Kind, daemon_of, gateway_of, up_of
-from orchestrator.errors import DaemonUnreachable, OutriderError
-from orchestrator.paths import Paths
+from api.install import layout, system
+from orchestrator.errors import DaemonUnreachable, OutriderError, Refused
+from orchestrator.paths import SYSTEM_STATE, Paths
 from orchestrator.timing import Timing
 
 ENGINES = Timing().shutdown + 2 * Timing().stop_grace
@@ -41,12 +42,22 @@ def register(app: typer.Typer) -> None:
 def down(ctx: typer.Context, as_json: Json = False) -> None:
     """End everything that `up` started. What is desired stays: the next `up` starts the same models."""
     options = common(ctx)
+    _not_a_service(options.paths)
     with ticker("looking at what runs") as shown, uninterrupted():
         ended = _bring_down(options, shown.update)
     if as_json:
         print_json({"ended": ended})
     else:
         say(f"ended: {', '.join(ended)}" if ended else "nothing was up")
+
+
+def _not_a_service(paths: Paths) -> None:
+    """Raise `Refused` for the machine's service: systemd would start again at once what is ended here."""
+    if paths.state_dir == SYSTEM_STATE and any(system.is_active(unit) for unit in layout.UNITS):
+        raise Refused(
+            "this Outrider is a service of the machine",
+            hint=f"`systemctl stop {' '.join(layout.UNITS)}` ends it, engines go on; `outrider stop MODEL` ends one",
+        )
 
 
 def bring_down(options: Common) -> list[str]:

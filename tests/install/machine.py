@@ -74,6 +74,8 @@ def _debootstrap(suite: str, base: Path) -> None:
     mirror = next(line.split()[0] for line in targets if line.split()[1:] == ["Debian"])
     proxy = command("apt-config", "shell", "proxy", "Acquire::http::Proxy").strip().partition("=")[2].strip("'")
     environ = {**os.environ, **({"http_proxy": proxy} if proxy else {})}
+    if shutil.which("debootstrap") is None:
+        command("apt-get", "install", "-y", "--no-install-recommends", "debootstrap")
     words = ["unshare", "--mount", "--propagation", "private", "debootstrap", "--variant=minbase"]
     command(*words, f"--include={PACKAGES}", suite, base, mirror, env=environ)
 

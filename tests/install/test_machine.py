@@ -93,7 +93,12 @@ def _install(debian: Machine) -> None:
     assert debian.run("systemctl", "show", "-P", "MainPID", UNITS[1]).strip() == gateway, "nothing was started again"
     # a member of the group operates it without being root
     debian.run("useradd", "--no-create-home", "--groups", "outrider", "alice")
-    debian.run("runuser", "-u", "alice", "--", *INSTALLED, "--state-dir", layout.STATE, "ps")
+    alice = ("runuser", "-u", "alice", "--", *INSTALLED)
+    code, _, err = debian.call(*alice, "ps")
+    assert (code, "--state-dir /var/lib/outrider" in err) == (6, True), err
+    debian.run(*alice, "--state-dir", layout.STATE, "ps")
+    code, _, err = debian.call(*INSTALLED, "down")
+    assert (code, "systemctl stop" in err) == (4, True), err
     debian.run("userdel", "alice")
 
 
