@@ -36,7 +36,9 @@ def top(ctx: typer.Context, as_json: Json = False) -> None:
 
 def _print(sample: Mapping[str, Any], host: Mapping[str, Any], deployments: Sequence[Mapping[str, Any]]) -> None:
     now = sample.get("host") or {}
-    waits = "" if now.get("memory_full") is None else f", {now['memory_full']:.1f} % of the time out of memory"
+    waits = (
+        "" if now.get("memory_full") is None else f", tasks waited for memory {now['memory_full']:.1f} % of the time"
+    )
     say(
         f"{host['host']} at {clock_time(sample['at'])}: "
         f"{size(now.get('memory_available'))} of {size(now.get('memory_total'))} available{waits}"

@@ -72,7 +72,7 @@ def test_one_screen(call: Call, daemon: fake.Script) -> None:
     assert said.code == 0
     lines = [" ".join(line.split()) for line in said.out.splitlines()]
     assert lines[0].startswith("dankclaw at 2025-10-09 ")
-    assert lines[0].endswith(": 50.0 GiB of 121.0 GiB available, 2.5 % of the time out of memory")
+    assert lines[0].endswith(": 50.0 GiB of 121.0 GiB available, tasks waited for memory 2.5 % of the time")
     assert (
         "0000:c6:00.0 AMD Radeon 8060S 60.0 GiB 112.0 GiB 40.0 GiB 1.0 GiB 97 % 2900 MHz 120 W 88 C software thermal"
         in lines
