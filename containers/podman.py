@@ -2,7 +2,7 @@
 
 podman-py is synchronous, so each call runs in one of a few threads of our own: the
 default pool is shared with whatever else uses it and would be starved by it. Streams
-(logs, events) hold a connection for hours and do not come through here at all: see
+(logs) hold a connection for hours and do not come through here at all: see
 `containers.streams`.
 
 A call that runs into its deadline raises `PodmanTimeout`; Podman may carry it out all
@@ -32,7 +32,7 @@ from containers.errors import ContainerMissing, ImageMissing, PodmanFailed
 from containers.logins import Login
 from containers.pulling import PullProgress
 from containers.references import Reference
-from containers.spec import ContainerEvent, ContainerSpec, ContainerState, ImageInfo, ImageUser, LogLine, Storage
+from containers.spec import ContainerSpec, ContainerState, ImageInfo, ImageUser, LogLine, Storage
 
 T = TypeVar("T")
 
@@ -343,10 +343,6 @@ class Podman:
     ) -> AsyncGenerator[LogLine, None]:
         """The log of a container: see `containers.streams.logs`."""
         return streams.logs(self.socket, container, tail=tail, follow=follow, since=since, limit=self.call_timeout)
-
-    def events(self, labels: Mapping[str, str], *, since: float | None = None) -> AsyncGenerator[ContainerEvent, None]:
-        """Events of containers with these labels: see `containers.streams.events`."""
-        return streams.events(self.socket, labels, since=since)
 
     # -- underneath ------------------------------------------------------------
 

@@ -95,17 +95,6 @@ class ContainerState:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerEvent:
-    """One event of Podman about a container: `action` is create, start, died, remove, ..."""
-
-    container_id: str
-    name: str
-    action: str
-    exit_code: int | None
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class LogLine:
     """One line of an engine's log; `stream` is stdout or stderr."""
 

@@ -1,4 +1,4 @@
-"""Podman's long answers, logs and events, read on the event loop.
+"""Containers' logs, read on the event loop.
 
 Through podman-py a follower would hold a thread for as long as the engine lives, and
 could not be made to let go. Here each stream has a connection of its own on the unix
@@ -12,12 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 import aiohttp
 
 from containers import failures
-from containers.spec import ContainerEvent, LogLine
+from containers.spec import LogLine
 
 LONGEST_LINE = 64 * 1024
 """Bytes; a longer line comes in pieces, so that a stream without newlines cannot grow without end."""
@@ -65,29 +64,6 @@ async def logs(
     for splitter in splitters.values():
         for line in splitter.end():
             yield line
-
-
-async def events(
-    socket: str, labels: Mapping[str, str], *, since: float | None = None
-) -> AsyncGenerator[ContainerEvent, None]:
-    """Events about containers that carry all these labels; it never ends by itself.
-
-    `since` (Unix seconds) repeats what happened after it: Podman answers a request for
-    events only with the first of them, so a caller cannot see when it has begun to listen,
-    and lists the containers *after* taking the time that it passes here. Raises
-    `PodmanUnreachable` when the connection ends, so that the caller lists again.
-    """
-    filters = {"type": ["container"], "label": [f"{k}={v}" for k, v in labels.items()]}
-    params = {"stream": "true", "filters": json.dumps(filters)}
-    if since is not None:
-        params["since"] = f"{since:.9f}"
-    doing = "listen for events"
-    async with _open(socket, "/events", params, doing, None) as answer:
-        async for line in _json_lines(answer):
-            event = _event(line, labels)
-            if event is not None:
-                yield event
-    raise failures.unreachable(doing, socket, "the stream ended")
 
 
 @asynccontextmanager
@@ -153,32 +129,3 @@ class _Lines:
 
     def _line(self, data: bytes) -> LogLine:
         return LogLine(self._stream, data.removesuffix(b"\r").decode(errors="replace"))
-
-
-async def _json_lines(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    rest = b""
-    async for chunk in answer.content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            if line.strip():
-                yield json.loads(line)
-
-
-def _event(data: Mapping[str, Any], labels: Mapping[str, str]) -> ContainerEvent | None:
-    """An event as a value; None when it is not about a container with all the labels.
-
-    Podman takes several labels of one filter as *any of them*, so all are compared here.
-    """
-    actor = data.get("Actor") or {}
-    attributes = actor.get("Attributes") or {}
-    if data.get("Type") != "container" or any(attributes.get(k) != v for k, v in labels.items()):
-        return None
-    code = attributes.get("containerExitCode")
-    at = data["timeNano"] / 1e9 if data.get("timeNano") else float(data["time"])
-    return ContainerEvent(
-        container_id=str(actor["ID"]),
-        name=str(attributes.get("name", "")),
-        action=str(data["Action"]),
-        exit_code=int(code) if code not in (None, "") else None,
-        at=at,
-    )

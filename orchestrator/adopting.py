@@ -1,7 +1,7 @@
 """Finding the engines that run under this daemon's label: at its start, and again and again.
 
 What to do with each container, `adoption.decide` says. After a start, known engines are
-compared with what Podman lists (events can be lost, a listing cannot), and containers that
+compared with what Podman lists (which shows what nothing told of), and containers that
 belong to no engine are removed once they were seen twice.
 """
 

@@ -32,7 +32,9 @@ def own_podman() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="or-p-") as name:
         folder = Path(name)
         conf = folder / "containers.conf"
-        conf.write_text('[engine]\nlock_type = "file"\n')  # else it would clear the locks of the machine's Podman
+        (folder / "pulls").mkdir()
+        # without locks of its own it would clear those of the machine's Podman
+        conf.write_text(f'[engine]\nlock_type = "file"\nimage_copy_tmp_dir = "{folder}/pulls"\n')
         socket = folder / "podman.sock"
         places = [f"--{what}={folder / what}" for what in ("root", "runroot", "tmpdir")]
         service = subprocess.Popen(

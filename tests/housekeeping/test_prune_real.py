@@ -6,9 +6,11 @@ import hashlib
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +172,28 @@ def test_what_is_taken_into_use_after_it_was_shown_stays(planted: Planted) -> No
     planted.prune(dry_run=False, groups=["images"], only=only)
     assert image not in planted.images()
     assert another in planted.images()
+
+
+def test_what_pulls_brought_and_left(planted: Planted) -> None:
+    image = planted.image("r.io/pulled:1", None)
+    pulls = Path(planted.socket).parent / "pulls"
+    left = [pulls / "storage1", pulls / "storage2"]
+    for folder in left:
+        put(folder / "layer", days=2)
+        os.utime(folder, ((folder / "layer").stat().st_mtime,) * 2)
+    put(pulls / "somebody's", days=2)
+    asked = {"groups": ["images"]}
+    assert "r.io/pulled:1" not in planted.going(**asked)
+    with closing(sqlite3.connect(planted.stack.paths.database, timeout=10)) as database:  # as a pull notes it
+        database.execute("INSERT INTO pulled VALUES (?, 'r.io/pulled:1', 1.0)", (image,))
+        database.commit()
+    with (left[1] / "layer").open("rb"):  # somebody is at work in it
+        shown = planted.going(**asked)
+        assert (shown["r.io/pulled:1"], shown[str(left[0])]) == ("not_named", "left_over")
+        assert str(left[1]) not in shown
+        planted.prune(dry_run=False, **asked)
+    assert image not in planted.images()
+    assert sorted(path.name for path in pulls.iterdir()) == ["somebody's", "storage2"]
 
 
 def test_weights(planted: Planted) -> None:
