@@ -60,7 +60,11 @@ class FileReader:
             return found if isinstance(found, FileProblem) else replace(found, path=str(held.folder), root=root)
         parts = []
         for file in held.files:
-            part = self._gguf(str(file), file.stat())
+            try:
+                info = file.stat()
+            except OSError:  # gone since it was found
+                info = None
+            part = self._gguf(str(file), info)
             if isinstance(part, FileProblem):
                 hint = f"`outrider model verify` reads all of it again; {part.hint or 'pull it again'}"
                 return replace(part, hint=hint)

