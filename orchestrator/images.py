@@ -206,6 +206,8 @@ class Images:
                 evidence={"image": text, "digest": view.pinned.digest},
             )
         await self._podman.remove_image(text)
+        if await self._podman.image(view.id) is None:
+            await self._store.forget_pulled(view.id)
         if view.pinned is not None:
             await self.unpin(view.pinned.reference, author=author)
         self._emit("image_removed", f"{author} removes {text}", image=text, id=view.id, bytes=view.size)
@@ -214,14 +216,15 @@ class Images:
     async def list(self) -> Sequence[ImageView]:
         """The images that are here and could run an engine, and those of the catalogue that are not here.
 
-        What is here and is neither of the catalogue, pinned, used, nor built here is somebody else's.
+        What is here and is neither of the catalogue, pinned, used, built or pulled by Outrider is somebody else's.
         """
         found = await self._podman.images()
+        pulled = await self._store.pulled()
         users = self._users()
         views: list[ImageView] = []
         told: set[str] = set()
         for info in found:
-            views.extend(view for view in self._views(info, users) if self._ours(view))
+            views.extend(view for view in self._views(info, users) if info.id in pulled or self._ours(view))
             told |= {v.reference for v in views} | set(info.digests)
         for entry in self._entries:
             reference = self._reference(entry.reference)

@@ -408,6 +408,21 @@ def republish(registries: Registries) -> None:
 # removal
 
 
+async def test_only_what_outrider_brought_is_shown_and_removed(
+    own: Desk, registries: Registries, mine: PodmanOfMine, podman: Podman
+) -> None:
+    publish(registries.behind, "somebody/theirs", "1", [layer({"b": b"theirs"})])
+    publish(registries.behind, "somebody/ours", "1", [layer({"b": b"ours"})])
+    await podman.pull(parse("docker.io/somebody/theirs:1"))
+    await own.ended(own.images.pull("docker.io/somebody/ours:1", author="t"))
+    here = [v.reference for v in await own.images.list() if v.id is not None]
+    assert here == ["docker.io/somebody/ours:1"]
+    with pytest.raises(NotFound):
+        await own.images.remove("docker.io/somebody/theirs:1", force=True, author="t")
+    await own.images.remove("docker.io/somebody/ours:1", force=False, author="t")
+    assert mine.run("images", "--format", "{{.Repository}}").split() == ["docker.io/somebody/theirs"]
+
+
 async def test_an_image_goes_when_nobody_needs_it(own: Desk, registries: Registries, mine: PodmanOfMine) -> None:
     await own.ended(own.images.pull(NAME, author="t"))
     await own.images.pin(NAME, None, author="ann")
@@ -425,6 +440,7 @@ async def test_an_image_goes_when_nobody_needs_it(own: Desk, registries: Registr
     assert view.id == registries.tiny.id
     assert mine.layers() == []
     assert await own.store.pins() == []
+    assert await own.store.pulled() == {}
     with pytest.raises(NotFound):
         await own.images.remove("tiny", force=False, author="t")
     (view,) = await own.images.list()

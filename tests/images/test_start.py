@@ -213,6 +213,5 @@ def test_a_gigabyte_is_killed_half_way_in_every_way(
             assert "image_pull_again" in codes
             assert mine.left_over() == []
             assert len(mine.layers()) == 1
-            assert stack.send("DELETE", f"/api/v1/images?image={REAL}/outrider/large:1").status_code == 404, "not ours"
-            mine.empty()
+            assert stack.send("DELETE", f"/api/v1/images?image={REAL}/outrider/large:1").status_code == 200
             assert mine.layers() == []
