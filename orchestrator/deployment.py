@@ -160,7 +160,7 @@ class Deployment:
         """Why it is not as it should be."""
         if self.suspicion is not None and self.serving_engine is None:
             return self.suspicion.why
-        if self.barred is not None and self.serving_engine is None:
+        if self.barred is not None and self.should_run and self.serving_engine is None:
             return self.barred
         if self.after is not None and self.desired is Desired.RUNNING:
             return Why(TURN, f"waiting for its turn (after {self.after})")

@@ -43,7 +43,7 @@ class DeviceGate:
 
     def taken(self, plan: Plan) -> frozenset[str]:
         """The PCI addresses of the GPUs that a plan takes."""
-        return frozenset(gpu.pci for gpu in self.gpus() if set(gpu.devices) & set(plan.devices))
+        return frozenset(gpu.pci for gpu in self.gpus() if gpu.taken_by(plan.devices))
 
     def bar(self, deployment: Deployment) -> Why | None:
         """Why the deployment must not be started now; None when nothing is in the way."""

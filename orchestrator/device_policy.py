@@ -22,6 +22,10 @@ _MUTE = frozenset({"engine_exited", "engine_killed"})
 _CDI = "nvidia.com/"
 
 
+SHARED = frozenset({"/dev/kfd"})
+"""Device nodes that every GPU of a vendor needs: having one says nothing about which GPU it is for."""
+
+
 class Start(StrEnum):
     """What is to be done about a start."""
 
@@ -40,6 +44,10 @@ class Gpu:
     devices: tuple[str, ...]
     verdict: Verdict
     seen: bool = True
+
+    def taken_by(self, devices: Sequence[str]) -> bool:
+        """Whether a container with these devices has this GPU."""
+        return not (set(self.devices) - SHARED).isdisjoint(devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,7 @@ def start(wish: Wish, gpus: Sequence[Gpu], mismatch: bool) -> Decision[Start]:
         return Decision(Start.HOLD, Health.DRIVER_MISMATCH.value)
     lost = [gpu for gpu in gpus if gpu.verdict.health is Health.LOST]
     if wish.devices:
-        lost = [gpu for gpu in lost if set(gpu.devices) & set(wish.devices)]
+        lost = [gpu for gpu in lost if gpu.taken_by(wish.devices)]
     elif len(lost) < len(gpus) or (wish.devices is not None and not blind):
         lost = []
     if lost:

@@ -347,6 +347,47 @@ async def test_an_error_of_the_hardware_is_over_when_the_driver_was_loaded_anew(
     assert scene.issues == []
 
 
+def radeon(pci: str, minor: int) -> Accelerator:
+    nodes = ("/dev/kfd", f"/dev/dri/renderD{minor}")
+    return Accelerator("amd", "Radeon", "gfx1100", pci, None, 24, 20, False, devices=nodes)
+
+
+async def test_a_radeon_that_cannot_be_reset_is_lost_with_its_engine_and_the_one_beside_it_is_not(
+    world: World, tree: Tree
+) -> None:
+    """Both need /dev/kfd: that says nothing about which of them an engine has."""
+    host = HostWatch(facts(radeon(ONE, 128), radeon(TWO, 129)), Timing(), tree.roots)
+    scene = Scene(world, host)
+    world.planner.answer = a_plan(devices=("/dev/kfd", "/dev/dri/renderD129"))
+    engine = await world.started()
+
+    def report(kind: str, pci: str) -> None:
+        scene.watch.take(DeviceEvent("kernel", kind, pci, None, None, f"amdgpu {pci}: {kind}", world.clock.now()))
+
+    report("amdgpu_reset", ONE)
+    assert scene.issues == [("gpu_degraded", ONE)]
+    report("amdgpu_reset_failed", ONE)
+    assert scene.issues == [("gpu_lost", ONE)]
+    assert world.d.serving_engine is engine
+    report("amdgpu_reset", TWO)
+    report("amdgpu_reset_done", TWO)
+    assert scene.issues == [("gpu_lost", ONE)]
+    report("amdgpu_reset_failed", TWO)
+    await until(lambda: not world.d.live(), LIMIT, "the engine goes with its GPU")
+    await scene.watch.close()
+    await host.close()
+
+
+async def test_what_is_stopped_on_purpose_shows_no_device_in_the_way(scene: Scene) -> None:
+    await scene.world.started()
+    await scene.world.actor.set_desired(Desired.STOPPED, "t")
+    await until(lambda: not scene.world.d.live(), LIMIT, "it is stopped")
+    scene.event(79)
+    await until(lambda: scene.world.d.barred is not None, LIMIT, "the actor knows")
+    view = scene.world.actor.view()
+    assert (view.state, view.reason) == (State.STOPPED, None)
+
+
 # a driver of two halves
 
 
