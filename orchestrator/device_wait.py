@@ -68,7 +68,7 @@ class DeviceWait:
         text = f"{entry.name} waits for {lacking}: {wanted.why}" + ("" if nearly is None else f"; {nearly}")
         error = DeviceMissing(
             text,
-            hint="`outrider probe` says what is wrong with the device; the model starts by itself when"
+            hint="`outrider doctor` says what is wrong with the device; the model starts by itself when"
             f" the device is there. To do without it: `outrider start --force {entry.name}`",
             evidence={
                 "devices": [device.to_dict() for device in wanted.devices],

@@ -1,7 +1,7 @@
 """Waiting for a deployment to become what was asked, and showing how far it is.
 
-A wait ends in one of three ways: the goal is met; the deployment failed (its
-reason and hint are raised); the time is up (`TimedOut`).
+A wait ends in one of three ways: the goal is met; the deployment failed, or waits for a
+device that is not there (its reason and hint are raised); the time is up (`TimedOut`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ POLL = 0.2
 """Seconds between two looks at the deployment."""
 STALE = 5.0
 """Seconds for which a failure that was there before the request is not yet an answer to it."""
+_STANDS = {"failed": "failed", "waiting_device": "is not started"}
+_NOT_COMING = frozenset(_STANDS)
+"""States that end a wait: a person has to do something, although the daemon goes on trying."""
 AWAY = 10.0
 """Seconds for which the daemon may be away (it may be restarted at any moment)."""
 
@@ -66,7 +69,7 @@ def wait_for(
             if goal(view):
                 return view
             stale = before is not None and _same_failure(before, view) and now - begun < STALE
-            if view["state"] == "failed" and not stale:
+            if view["state"] in _NOT_COMING and not stale:
                 raise failure(view)
             ticker.update(step(view), tail(view, now - begun))
         if now - begun >= timeout:
@@ -88,7 +91,7 @@ def failure(view: View) -> OutriderError:
             "engine_failed", f"{name} failed{later}", hint=f"`outrider logs {name}` shows the engine's last lines"
         )
     hint = why.get("hint") or f"`outrider logs {name}` shows the engine's last lines"
-    return rebuilt(why["code"], f"{name} failed: {why['text']}{later}", hint=hint)
+    return rebuilt(why["code"], f"{name} {_STANDS.get(view['state'], 'failed')}: {why['text']}{later}", hint=hint)
 
 
 def step(view: View) -> str:
@@ -114,4 +117,4 @@ def _same_failure(before: View, view: View) -> bool:
     def marks(v: View) -> tuple[Any, ...]:
         return v["state"], v["restarts"], v.get("reason"), (v.get("engine") or {}).get("generation")
 
-    return bool(before["state"] == "failed") and marks(before) == marks(view)
+    return before["state"] in _NOT_COMING and marks(before) == marks(view)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.errors import PodmanFailed
-from orchestrator.deployment import Deployment
+from orchestrator.deployment import Deployment, Transfer
 from orchestrator.turns import Claim, Turns, in_order
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, an_entry
@@ -70,6 +70,18 @@ async def test_a_failure_and_a_stop_let_the_next_one_start(world: World) -> None
     await until(lambda: turns.before("next") is None, LIMIT, "the next one's turn after a failure")
     turns.queue(("m", "next"), {"m": world.actor.wake, "next": lambda: None})
     await world.actor.set_desired(Desired.STOPPED, "t")
+    assert turns.before("next") is None
+
+
+async def test_who_fetches_an_image_keeps_nobody_waiting(world: World) -> None:
+    """Fifteen gigabytes from a registry are no load."""
+    turns = world.context.turns
+    turns.queue(("m", "next"), {"m": world.actor.wake, "next": lambda: None})
+    world.d.desired = Desired.RUNNING
+    world.actor.take_turn()
+    assert turns.before("next") == "m"
+    world.d.transfer = Transfer(1, None, 0.0)
+    world.actor.take_turn()
     assert turns.before("next") is None
 
 

@@ -73,7 +73,10 @@ def test_a_gpu_that_comes_late_is_waited_for(make_stack: MakeStack, test_models:
     stack.define("m", test_models / g.TARGET, method="none", image="llama-cpp-rocm")
     host.memory(available=120 * GIB, total=124 * GIB)
     with stack:
-        assert stack.want("m", "running").status_code < 300
+        told = outrider(stack, "start", "--wait", "m")
+        assert told.returncode == 1
+        assert "\nerror[waiting_device]: m is not started: m waits for a GPU of AMD" in told.stderr, told.stderr
+        assert "starts by itself when the device is there" in told.stderr
         view = stack.wait_state("m", "waiting_device")
         assert view["reason"]["code"] == "waiting_device"
         assert "a GPU of AMD: its image llama-cpp-rocm is for AMD" in view["reason"]["text"]
