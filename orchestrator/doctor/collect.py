@@ -36,6 +36,7 @@ DEADLINES: Mapping[str, float] = {
     "firewall": 7.0,
     "time": 7.0,
     "proxies": 4.0,
+    "environment": 7.0,
 }
 """Seconds for each source; others have `DEADLINE`. What takes longer is not known."""
 DEADLINE = 3.0
@@ -59,56 +60,71 @@ class Question:
 
 def collect(question: Question, only: Collection[str] | None = None) -> Machine:
     """The machine as it is; blocks for a few seconds at most. `only` names the sources that are wanted."""
-    look = question.look
     unseen: dict[str, str] = dict(question.unseen)
     unseen |= dict.fromkeys(question.skip, "it is not looked at by itself; `outrider doctor` does")
     found: dict[str, Any] = {}
-
-    def take(*sources: tuple[str, Callable[[], Any]]) -> None:
-        asked = [(name, work) for name, work in sources if name not in unseen and (only is None or name in only)]
+    first, second = _first(question), _second(question, found)
+    wanted = {*first, *second} if only is None else {*only, "system"}  # every fix is in the words of the system
+    if wanted & set(second):
+        wanted |= STANDS_ON
+    for sources in (first, second):
         threads = [
-            threading.Thread(target=_one, args=(name, work, found, unseen, look), daemon=True) for name, work in asked
+            threading.Thread(target=_one, args=(name, work, found, unseen, question.look), daemon=True)
+            for name, work in sources.items()
+            if name in wanted and name not in unseen
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
-
-    first: tuple[tuple[str, Callable[[], Any]], ...] = (
-        ("facts", lambda: question.facts or probe(look.roots, environ=look.environ, deadline=DEADLINES["facts"] - 1)),
-        ("system", lambda: kernel.system(look)),
-        ("bus", lambda: pci.gpus(look.roots)),
-        ("kernel", lambda: kernel.kernel(look)),
-        ("cdi", lambda: cdi.cdi(look)),
-        ("toolkit", lambda: podman.toolkit(look)),
-        ("podman", lambda: podman.podman(look, question.sockets)),
-        ("trial", lambda: trial.trial(look)),
-        ("units", lambda: units.units(look)),
-        ("accounts", lambda: people.accounts(look)),
-        ("nodes", lambda: people.nodes(look)),
-        ("firewall", lambda: firewall.firewall(look, tuple(port for _, port in question.wanted.exposed))),
-        ("time", lambda: clock.clock(look, question.now)),
-        ("selinux", lambda: kernel.selinux(look)),
-    )
-    second = ("facts", "units", "podman")
-    wanted = only
-    if only is not None and not set(only) <= {name for name, _ in first}:
-        only = {*only, *second}  # what is looked at second stands on these
-    take(*first)
-    known_facts: HostFacts = found.get("facts", NO_FACTS)
-    known_units: Units = found.get("units", Units())
-    known_podman: Podman = found.get("podman", Podman())
-    places = {**question.places, "storage": known_podman.root or STORAGE}
-    only = wanted
-    take(
-        ("limits", lambda: people.limits(look, known_units)),
-        ("disks", lambda: disks.disks(look, places)),
-        ("proxies", lambda: network.proxies(look, known_units)),
-        ("environment", lambda: network.environment(look, known_units)),
-        ("images", lambda: images.images(known_facts)),
-    )
-    machine = Machine(who=look.who, wanted=question.wanted, unseen=unseen)
+            thread.join()  # each has its own deadline
+    machine = Machine(who=question.look.who, wanted=question.wanted, unseen=unseen)
     return replace(machine, **found)
+
+
+STANDS_ON = frozenset({"facts", "units", "podman"})
+"""The sources that others are made of."""
+Sources = Mapping[str, Callable[[], Any]]
+
+
+def _first(question: Question) -> Sources:
+    look = question.look
+    ports = tuple(port for _, port in question.wanted.exposed)
+    return {
+        "facts": lambda: question.facts or probe(look.roots, environ=look.environ, deadline=DEADLINES["facts"] - 1),
+        "system": lambda: kernel.system(look),
+        "bus": lambda: pci.gpus(look.roots),
+        "kernel": lambda: kernel.kernel(look),
+        "cdi": lambda: cdi.cdi(look),
+        "toolkit": lambda: podman.toolkit(look),
+        "podman": lambda: podman.podman(look, question.sockets),
+        "trial": lambda: trial.trial(look),
+        "units": lambda: units.units(look),
+        "accounts": lambda: people.accounts(look),
+        "nodes": lambda: people.nodes(look),
+        "firewall": lambda: firewall.firewall(look, ports),
+        "time": lambda: clock.clock(look, question.now),
+        "selinux": lambda: kernel.selinux(look),
+    }
+
+
+def _second(question: Question, found: Mapping[str, Any]) -> Sources:
+    """What needs to know the first: asked when `found` has it, or when it is clear that it never will."""
+    look = question.look
+
+    def of_podman() -> Podman:
+        known: Podman = found.get("podman", Podman())
+        return known
+
+    return {
+        "limits": lambda: people.limits(look, found.get("units", Units())),
+        "disks": lambda: disks.disks(look, {**question.places, "storage": of_podman().root or STORAGE}),
+        "proxies": lambda: network.proxies(look, found.get("units", Units())),
+        "environment": lambda: (
+            *network.environment(look, found.get("units", Units())),
+            *(images.settings(look) if of_podman().version else ()),
+        ),
+        "images": lambda: images.images(found.get("facts", NO_FACTS)),
+    }
 
 
 def _one(name: str, work: Callable[[], Any], found: dict[str, Any], unseen: dict[str, str], look: Look) -> None:

@@ -5,7 +5,6 @@ What the real collector reads is here, so that a fault is planted by changing a 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -113,15 +112,18 @@ class Box:
         self.mounts.append(place)
 
     def serve_podman(self, place: Path) -> None:
-        """A socket at which one asker is told that all is well."""
+        """A socket at which everybody is told that all is well."""
         listener = socket.socket(socket.AF_UNIX)
         self.keep.append(listener)
         listener.bind(str(place))
         listener.listen()
 
         def answer() -> None:
-            with contextlib.suppress(OSError):
-                connection, _ = listener.accept()
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return  # closed
                 with connection:
                     connection.recv(4096)
                     connection.sendall(b"HTTP/1.0 200 OK\r\n\r\nOK")
@@ -187,11 +189,18 @@ class Box:
                 table = table[section]
             table[key] = value
         self.write("/podman-info.json", json.dumps(data))
-        answer = info or f"/bin/cat {self.base}/podman-info.json"
-        self.command(
-            "podman",
-            f'case "$1" in\n--version) echo "podman version {version}";;\ninfo) {answer};;\nrun) {run};;\nesac',
-        )
+        for name in ("images", "inspect"):
+            place = self.at(f"/podman-{name}.json")
+            if not place.exists():
+                self.write(f"/podman-{name}.json", "[]")
+        cases = {
+            "--version": f'echo "podman version {version}"',
+            "info": info or f"/bin/cat {self.base}/podman-info.json",
+            "run": run,
+            "images": f"/bin/cat {self.base}/podman-images.json",
+            "image": f"/bin/cat {self.base}/podman-inspect.json",
+        }
+        self.command("podman", 'case "$1" in\n' + "".join(f"{k}) {v};;\n" for k, v in cases.items()) + "esac")
 
     def question(self) -> Question:
         look = Look(self.tree.roots, self.environ, self.who)
@@ -215,7 +224,10 @@ class Box:
         return collect(self.question())
 
     def report(self, codes: Collection[str] | None = None) -> Report:
-        return judge(self.look(), rules.chosen(codes))
+        """By the rules of these codes, from no more than they need, as `--rule` has it; without any by all."""
+        asked = rules.chosen(codes)
+        only = {source for rule in asked for source in rule.needs} if codes else None
+        return judge(collect(self.question(), only), asked)
 
 
 def plain(base: Path, **machine: Any) -> Box:

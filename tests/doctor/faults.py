@@ -194,6 +194,14 @@ def closed_firewall(box: Box) -> None:
     box.write("/ruleset.json", json.dumps({"nftables": [{"chain": {**chain, **hook}}, rule]}))
 
 
+def image_overrides(box: Box) -> None:
+    """An image of the catalogue is here, and sets the variable for its engines."""
+    name = "docker.io/kyuz0/vllm-therock-gfx1151:stable"
+    box.write("/podman-images.json", json.dumps([{"Id": "ab12", "Names": [name]}, {"Id": "cd", "Names": None}]))
+    config = {"Env": ["PATH=/bin", "HSA_OVERRIDE_GFX_VERSION=11.0.0"]}
+    box.write("/podman-inspect.json", json.dumps([{"Id": "ab12", "RepoTags": [name], "Config": config}]))
+
+
 def trial_fails(box: Box) -> None:
     box.podman(run='echo "crun: unknown version specified" >&2; exit 126')
 
@@ -355,6 +363,8 @@ FAULTS = (
             "sed -i '/HSA_OVERRIDE_GFX_VERSION/d' /etc/environment"),
     Planted("hsa_override", "strix", env(HSA_OVERRIDE_GFX_VERSION="11.5.1"), "11.5.1", "unset", "warning",
             name="shell"),
+    Planted("hsa_override", "strix", image_overrides, "image docker.io/kyuz0/vllm-therock-gfx1151:stable",
+            "podman image inspect", name="image"),
     Planted("map_count", "strix", file("/proc/sys/vm/max_map_count", "4096\n"), "4096", "sysctl -w vm.max_map_count",
             "warning"),
     Planted("overcommit", "strix", file("/proc/sys/vm/overcommit_memory", "2\n"), "is 2",

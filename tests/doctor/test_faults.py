@@ -50,6 +50,8 @@ def test_a_planted_fault_is_found_and_no_other(make: Make, fault: Planted) -> No
         assert "`" not in command
         assert "\n" not in command
         subprocess.run(["/bin/sh", "-n", "-c", command], check=True, timeout=20)
+    rule = fault.rule or fault.code
+    assert box.report([rule]).findings == report.findings  # asked alone it says the same
     assert "geheim" not in str(report.to_dict())
 
 

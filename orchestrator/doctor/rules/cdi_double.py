@@ -9,7 +9,7 @@ from orchestrator.doctor.machine import CdiFile, Machine
 
 CODE = "cdi_double"
 SEVERITY = Severity.WARNING
-NEEDS = ("cdi",)
+NEEDS = ("cdi", "toolkit")
 SOURCE = (
     "a copy in /etc/cdi beside the one that nvidia-cdi-refresh keeps in /var/run/cdi conflicts "
     "with it (container-toolkit#1865)"

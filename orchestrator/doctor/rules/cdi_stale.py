@@ -10,7 +10,7 @@ from orchestrator.doctor.machine import Machine
 
 CODE = "cdi_stale"
 SEVERITY = Severity.PROBLEM
-NEEDS = ("facts", "cdi")
+NEEDS = ("facts", "cdi", "toolkit")
 SUPERSEDES = ("cdi_stale",)
 SOURCE = (
     "after a driver update the specification still mounts the old libraries, and every start "

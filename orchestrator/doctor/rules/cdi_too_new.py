@@ -10,7 +10,7 @@ from orchestrator.doctor.machine import Machine
 
 CODE = "cdi_too_new"
 SEVERITY = Severity.PROBLEM
-NEEDS = ("cdi", "podman")
+NEEDS = ("cdi", "podman", "toolkit")
 SOURCE = (
     "newest CDI version by Podman release, from the library each vendors; toolkit >= 1.19 "
     "writes additionalGids (container-toolkit#1860)"

@@ -9,7 +9,7 @@ from orchestrator.doctor.machine import Machine
 
 CODE = "group_missing"
 SEVERITY = Severity.PROBLEM
-NEEDS = ("facts", "accounts", "nodes")
+NEEDS = ("facts", "accounts", "nodes", "podman")
 SOURCE = (
     "device nodes belong to the groups video and render (kyuz0 toolboxes#53); the control socket to the group outrider"
 )

@@ -36,6 +36,8 @@ def _arch(value: str) -> str:
 
 
 def _command(setting: Setting) -> str:
+    if setting.place.startswith("image "):
+        return f"podman image inspect --format '{{{{.Config.Env}}}}' {setting.place.removeprefix('image ')}"
     if setting.place == "this shell":
         return f"unset {setting.name}"
     if setting.place.startswith("/"):

@@ -9,7 +9,7 @@ from orchestrator.doctor.machine import Machine
 
 CODE = "legacy_hook"
 SEVERITY = Severity.WARNING
-NEEDS = ("toolkit", "facts")
+NEEDS = ("toolkit", "facts", "cdi")
 SOURCE = (
     "with the hook, `systemctl daemon-reload` cuts running containers off their GPU; with CDI "
     "it does not (container-toolkit#48, #1227)"

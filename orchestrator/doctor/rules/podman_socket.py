@@ -9,7 +9,7 @@ from orchestrator.doctor.machine import Machine
 
 CODE = "podman_socket"
 SEVERITY = Severity.PROBLEM
-NEEDS = ("podman",)
+NEEDS = ("podman", "units")
 SOURCE = "the daemon talks to Podman over its socket alone; one that is there is never replaced"
 
 
