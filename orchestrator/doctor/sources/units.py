@@ -9,7 +9,7 @@ from hosts.reading import children, read_text
 from orchestrator.doctor.machine import Unit, Units
 from orchestrator.doctor.sources.look import Look, Unseen
 
-NAMES = ("podman.service", "podman.socket", "outrider.service", "outrider-daemon.service", "outrider-gateway.service")
+NAMES = ("podman.service", "podman.socket", "outrider.service", "outrider-gateway.service")
 _STATES = (*NAMES[:2], "nvidia-cdi-refresh.path", "nvidia-persistenced.service", "display-manager.service")
 _PROPERTIES = ("Id", "LoadState", "ActiveState", "UnitFileState", "NeedDaemonReload")
 _FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
