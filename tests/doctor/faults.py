@@ -289,7 +289,7 @@ FAULTS = (
     Planted("legacy_hook", "nvidia", file("/usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", "{}"),
             "daemon-reload", "mv /usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", "warning"),
     Planted("driver_too_old", "nvidia", probed(env(FAKE_NVML_CUDA="11040")), "CUDA 11.4", "apt-get", "warning"),
-    Planted("driver_mismatch", "nvidia", probed(env(FAKE_NVML_INIT="18")), "(18)", "systemctl reboot"),
+    Planted("driver_mismatch", "nvidia", probed(env(FAKE_NVML_INIT="18")), "18)", "systemctl reboot"),
     Planted("driver_mismatch", "nvidia", file("/proc/driver/nvidia/version", MODULE.format("575.64.03")), "575.64.03",
             "systemctl reboot", name="module"),
     Planted("gpu_lost", "nvidia", probed(env(FAKE_NVML_LOST="15")), "15", "systemctl reboot"),
