@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from api.install import layout
-from tests.install.machine import LIMIT, Machine, machine
+from tests.install.machine import CHECKOUT, LIMIT, Machine, machine
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.waiting import until_sync
@@ -63,6 +63,7 @@ def test_a_machines_life_with_outrider(debian: Machine, embedded_image: str, tes
     _install(debian)
     _units_are_what_systemd_likes(debian)
     _a_model_answers(debian, embedded_image, test_models)
+    _the_daemons_sandbox_is_as_its_comments_say(debian)
     _the_gateway_can_plant_nothing(debian)
     _a_wedged_daemon_is_restarted_and_engines_go_on(debian)
     _a_reboot_brings_everything_back(debian)
@@ -120,6 +121,38 @@ def _a_model_answers(debian: Machine, image: str, models: Path) -> None:
     debian.run(*INSTALLED, "start", "plain", "--wait")
     assert chat(debian) == recital(32)
     until_sync(lambda: "1 of 1 models" in shown(debian, "StatusText"), 30, "the unit's status")
+
+
+SANDBOX = ("Capability", "KeyringMode", "Lock", "NoNew", "Protect", "ReadWrite", "Restrict", "SystemCall", "UMask")
+MAY = """
+head -c 0 /dev/kmsg && echo kernel log
+cat /proc/1/environ > /dev/null && echo processes of others
+touch /etc/outrider/x && rm /etc/outrider/x && echo models.d
+touch /var/tmp/x && rm /var/tmp/x && echo leftovers of pulls
+touch /opt/x && ln /opt/x /var/lib/outrider/x && rm /opt/x /var/lib/outrider/x && echo hard links on one disk
+podman --url unix:///run/podman/podman.sock info > /dev/null && echo what the doctor asks
+for path in /usr/x /home/x /root/x /proc/sys/kernel/hostname; do touch $path || echo not $path; done
+mount -t tmpfs x /mnt || echo no mounts
+unshare --net true || echo no namespaces
+"""
+
+
+def _the_daemons_sandbox_is_as_its_comments_say(debian: Machine) -> None:
+    """What the daemon does, and what it never does, tried in a unit with the same sandbox."""
+    unit = (CHECKOUT / "deploy/systemd" / UNITS[0]).read_text().splitlines()
+    words = [word for line in unit if line.startswith(SANDBOX) for word in ("-p", line)]
+    said = debian.run("systemd-run", "--pipe", "--wait", "--quiet", *words, "sh", "-c", MAY).splitlines()
+    assert said == [
+        "kernel log",
+        "processes of others",
+        "models.d",
+        "leftovers of pulls",
+        "hard links on one disk",
+        "what the doctor asks",
+        *(f"not {path}" for path in ("/usr/x", "/home/x", "/root/x", "/proc/sys/kernel/hostname")),
+        "no mounts",
+        "no namespaces",
+    ]
 
 
 def _the_gateway_can_plant_nothing(debian: Machine) -> None:

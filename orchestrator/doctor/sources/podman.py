@@ -27,6 +27,10 @@ def podman(look: Look, sockets: Sequence[str] = ()) -> Podman:
         said = look.ask("podman", "--version")
         version = _VERSION.search(said.out)
         info = look.ask("podman", "info", "--format", "json", seconds=_INFO_SECONDS)
+        if info.code != 0 and path is not None and state == "answers":
+            # A daemon in systemd's sandbox has not the rights that Podman wants for looking by itself; its
+            # service has them, and is what starts the engines.
+            info = look.ask("podman", "--url", f"unix://{path}", "info", "--format", "json", seconds=_INFO_SECONDS)
     except Unseen as error:
         return Podman(installed=True, complaint=str(error), socket=state, socket_path=path)
     plain = version[0] if version else None
