@@ -67,8 +67,10 @@ def prune(
 
 def print_found(found: Mapping[str, Any], going: Sequence[Mapping[str, Any]]) -> None:
     """Two tables: what goes, and what stays because something needs it."""
+    if going:
+        say("These can go:")
     print_table(
-        ("KIND", "NAME", "SIZE", "WHY IT CAN GO"),
+        ("KIND", "NAME", "SIZE", "WHY"),
         [(thing["kind"], thing["name"], size(thing["bytes"]), thing["text"]) for thing in going],
         empty="nothing that could go",
     )
@@ -76,9 +78,9 @@ def print_found(found: Mapping[str, Any], going: Sequence[Mapping[str, Any]]) ->
         say(f"{size(found['reclaimable_bytes'])} in all; images share layers, so it may be less")
     staying = [thing for thing in found["things"] if thing["reason"] in ("in_use", "wanted", "too_young")]
     if staying:
-        say("")
+        say("\nThese stay:" if going else "These stay:")
         print_table(
-            ("KIND", "NAME", "SIZE", "WHY IT STAYS"),
+            ("KIND", "NAME", "SIZE", "WHY"),
             [(thing["kind"], thing["name"], size(thing["bytes"]), _why(thing)) for thing in staying],
             empty="",
         )
