@@ -13,27 +13,25 @@ from typing import Any
 
 import structlog
 
-from containers.errors import ContainerError
 from containers.spec import LogLine
 from hosts.facts import HostFacts
-from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
 from orchestrator.assembly import Parts, watch_devices
 from orchestrator.chores import Chores
 from orchestrator.config import Config
-from orchestrator.context import Cause
-from orchestrator.deployment import Deployment
 from orchestrator.doctor.asking import by_the_daemon
 from orchestrator.doctor.patrol import Patrol
-from orchestrator.errors import DeviceRefused, OutriderError, Refused, UsageError
+from orchestrator.errors import Refused
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, Wish, may_pull
 from orchestrator.jobs import Handle
 from orchestrator.model_store import AddModel, add
+from orchestrator.reconciling import Reconciliation
 from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
 from orchestrator.supervise import Loops
 from orchestrator.telemetry import TelemetryView, watched
+from orchestrator.verbs import Verbs
 from orchestrator.views import (
     DeploymentView,
     Desired,
@@ -65,6 +63,14 @@ class Outrider:
         self._reloading = Reloading(parts.config, self._c, parts.planning, self._registry)
         self._adopter = Adopter(self._c, parts.podman)
         self._loops = Loops(self._c.clock)
+        self._rounds = Reconciliation(
+            self._c,
+            self._registry,
+            adopter=self._adopter,
+            planning=parts.planning,
+            loops=self._loops,
+            revive=parts.revive,
+        )
         self._jobs = parts.jobs
         self._housekeeping = Housekeeping(
             self._c,
@@ -80,7 +86,7 @@ class Outrider:
         self._chores = Chores(
             {
                 "compact": self._c.store.compact,
-                "sweep": self._sweep,
+                "sweep": self._rounds.sweep,
                 "pull_leftovers": self._c.images.pulls.sweep,
                 "doctor": patrol.look,
             },
@@ -95,9 +101,8 @@ class Outrider:
             reload=lambda: self.reload(dry_run=False),
             add=self.add_model,
         )
-        self._adopted = asyncio.Event()
+        self._verbs = Verbs(self._c, self._registry)
         self._started_at = self._c.clock.now()
-        self._podman_ok: bool | None = None
         self.ended = asyncio.Event()
         """Set when somebody asked the daemon to end."""
         for entry in parts.config.models:
@@ -126,7 +131,7 @@ class Outrider:
             evidence={"owner": self._c.paths.owner},
         )
         self._loops.forever("journal", self._c.journal.write_forever)
-        self._loops.every("reconcile", timing.reconcile_period, self._reconcile)
+        self._loops.every("reconcile", timing.reconcile_period, self._rounds.look)
         self._loops.every("guard", timing.guard_period, lambda: self._p.guard.look(self._registry.all()))
         self._p.host.watch(lambda: watched(a.deployment for a in self._registry.all()))
         self._loops.every("telemetry", timing.telemetry_period, self._p.host.read)
@@ -161,69 +166,22 @@ class Outrider:
         finally:
             await self._p.closing.aclose()  # the database's thread would keep the process alive
 
-    # the loop
-
-    async def _reconcile(self) -> None:
-        """Observed against known: adopt first, then notice what vanished or belongs to nobody."""
-        try:
-            if self._adopted.is_set():
-                await self._adopter.relist(self._registry.all())
-            else:
-                await self._adopt()
-        except ContainerError as error:
-            if self._podman_ok is not False:
-                self._c.journal.emit("podman", error.code, error.detail, evidence={"hint": error.hint})
-            self._podman_ok = False
-            self._loops.beat("reconcile")
-            if self._p.revive is not None:
-                await self._p.revive()
-            return
-        if self._podman_ok is False:
-            self._c.journal.emit("podman", "podman_back", "Podman answers again")
-        self._podman_ok = True
-        self._loops.beat("reconcile")
-        await self._see_drift()
-
-    async def _adopt(self) -> None:
-        await self._adopter.adopt(self._registry.own, {a.deployment.name: a for a in self._registry.all()})
-        self._loops.beat("reconcile")
-        try:
-            await self._sweep()
-        except ContainerError as error:  # what is left behind can be swept later
-            log.warning("not_swept", code=error.code, error=error.detail)
-        await self._c.marks.settle({a.deployment.name for a in self._registry.all() if a.deployment.loading})
-        self._adopted.set()
-        self._registry.start()
-        self._c.routing.open()
-
-    async def _sweep(self) -> object:
-        return await self._adopter.sweep(self._registry.all())
-
-    async def _see_drift(self) -> None:
-        """What the planner would choose now, for `drifted`. It never restarts anything."""
-        for actor in self._registry.all():
-            d = actor.deployment
-            if d.serving_engine is not None and d.fresh is None:
-                self._loops.beat("reconcile")
-                with suppress(OutriderError):
-                    d.fresh = (await self._p.planning.plan(d.entry, speculate=d.speculate)).digest
-
     # what the API asks: the daemon and its host
 
     async def health(self) -> Health:
         problems = [Why(x.code, x.detail, x.hint) for x in self._p.host.facts().problems if x.vendor is None]
         if self._reloading.problem is not None:
             problems.append(self._reloading.problem)
-        if self._podman_ok is False:
+        if self._rounds.podman_ok is False:
             problems.append(Why("podman_unreachable", "Podman does not answer", "systemctl status podman.socket"))
         return Health(
-            ok=self._podman_ok is not False,
+            ok=self._rounds.podman_ok is not False,
             version=self._p.version,
             host=self._p.host.facts().host,
             boot_id=self._p.boot_id,
             owner=self._c.paths.owner,
             uptime_s=round(self._c.clock.now() - self._started_at, 3),
-            podman=self._podman_ok,
+            podman=self._rounds.podman_ok,
             gateway=self._c.gateway.heard,
             loops=self._loops.ages(),
             problems=tuple(problems),
@@ -247,7 +205,7 @@ class Outrider:
         limit = self._c.timing.drain + self._c.timing.shutdown
         with suppress(TimeoutError):
             async with asyncio.timeout(self._c.timing.shutdown):
-                await self._adopted.wait()  # before that nobody knows what runs
+                await self._rounds.adopted.wait()  # before that nobody knows what runs
         actors = self._registry.all()
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
@@ -339,69 +297,16 @@ class Outrider:
         return self._registry.get(name).view()
 
     async def set_desired(self, name: str, desired: Desired, *, author: str, force: bool = False) -> DeploymentView:
-        if force and desired is not Desired.RUNNING:
-            raise UsageError("force starts a model; there is nothing to force about a stop")
-        actor = self._registry.known(name) if desired is Desired.RUNNING else self._registry.get(name)
-        d = actor.deployment
-        if force:
-            await self._force(actor, author)
-        elif desired is Desired.RUNNING:
-            _refuse_suspected(actor)
-            _refuse_barred(d, self._c.devices.bar(d))
-        if (d.desired, d.desired_by) != (desired, author):
-            await self._c.store.set_desired(d.name, desired, author, self._c.clock.wall())
-            self._say(actor, f"desired_{desired}", f"{author} wants {d.name} {desired}", author)
-        await self._admit_again(actor)
-        await actor.set_desired(desired, author, force=force)
-        return actor.view()
-
-    async def _force(self, actor: Actor, author: str) -> None:
-        """A person takes it upon themselves: what speaks against a start is put away, and named."""
-        d = actor.deployment
-        evidence = {} if d.suspicion is None else d.suspicion.evidence
-        await self._c.marks.forget(d.name, f"{author} starts {d.name} all the same")
-        await self._c.needs.forget(d.name, self._c.clock.wall())
-        self._c.journal.emit(
-            "desired",
-            "start_forced",
-            f"{author} forces {d.name} to start",
-            deployment=d.name,
-            evidence={"by": author, **evidence},
-        )
+        return await self._verbs.set_desired(name, desired, author=author, force=force)
 
     async def restart(self, name: str, *, author: str) -> DeploymentView:
-        actor = self._meant_to_run(name)
-        self._say(actor, "restart", f"{author} restarts {name}", author)
-        await self._admit_again(actor)
-        await actor.restart()
-        return actor.view()
+        return await self._verbs.restart(name, author=author)
 
     async def apply(self, name: str, *, author: str) -> DeploymentView:
-        actor = self._meant_to_run(name)
-        await actor.replan(Cause("apply", author))
-        return actor.view()
+        return await self._verbs.apply(name, author=author)
 
     async def drain(self, name: str, *, author: str) -> DeploymentView:
-        actor = self._meant_to_run(name)
-        await self._c.store.set_drained(actor.deployment.name, author, self._c.clock.wall())
-        self._say(actor, "drain", f"{author} drains {name}", author)
-        await actor.drain()
-        return actor.view()
-
-    async def _admit_again(self, actor: Actor) -> None:
-        """A drain outlives the daemon, so its end has to be noted too."""
-        if actor.deployment.drained:
-            await self._c.store.clear_drained(actor.deployment.name)
-
-    def _meant_to_run(self, name: str) -> Actor:
-        actor = self._registry.get(name)
-        if actor.deployment.desired is not Desired.RUNNING:
-            raise Refused(f"{name} is not meant to run", hint=f"`outrider start {name}` starts it")
-        _refuse_suspected(actor)
-        return actor
-
-    def _say(self, actor: Actor, code: str, text: str, author: str) -> None:
-        self._c.journal.emit("desired", code, text, deployment=actor.deployment.name, evidence={"by": author})
+        return await self._verbs.drain(name, author=author)
 
     async def engines(self) -> Sequence[EngineView]:
         return [e for d in await self.deployments() for e in d.engines]
@@ -464,16 +369,3 @@ class Outrider:
 
     async def gateway_report(self, report: Mapping[str, Any]) -> None:
         self._c.gateway.report(report)
-
-
-def _refuse_barred(d: Deployment, why: Why | None) -> None:
-    """Who asks for a start now is told why there will be none; what is meant to run already waits by itself."""
-    if why is not None and d.serving_engine is None:
-        raise DeviceRefused(why.code, f"{d.name} cannot be started: {why.text}", hint=why.hint)
-
-
-def _refuse_suspected(actor: Actor) -> None:
-    """Nothing but a forced start brings up what the host may have crashed of; what serves is left in peace."""
-    d = actor.deployment
-    if d.suspicion is not None and d.serving_engine is None:
-        raise d.suspicion.refusal()
