@@ -141,9 +141,9 @@ class GatewayLink:
                 async with httpx.AsyncClient(transport=transport, timeout=deadline, trust_env=False) as http:
                     answer = await http.post("http://gateway/drain", json=asked)
                     seen = answer.json()
-        except (httpx.ConnectError, httpx.ConnectTimeout, OSError):
+        except (httpx.ConnectError, httpx.ConnectTimeout, FileNotFoundError, ConnectionRefusedError):
             return Drained(True, None, "no_gateway")
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, OSError) as error:
             return Drained(False, None, f"gateway_unanswering: {type(error).__name__}")
         in_flight = _int(seen.get("in_flight")) if isinstance(seen, Mapping) else 0
         if answer.status_code == httpx.codes.OK:
