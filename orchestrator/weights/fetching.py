@@ -183,13 +183,13 @@ class Fetcher:
             headers = {"Accept-Encoding": "identity", "User-Agent": AGENT}
             if offset:
                 headers["Range"] = f"bytes={offset}-"
-            if self._hub.token is not None and _origin(url) == _origin(home):
+            if self._hub.token is not None and origin(url) == origin(home):
                 headers["Authorization"] = f"Bearer {self._hub.token.value}"
             async with asyncio.timeout(self._pace.call):
                 answer = await self._session.get(url, headers=headers, allow_redirects=False, proxy=_proxy(url))
             try:
                 if answer.status in (301, 302, 303, 307, 308):
-                    url = _next(url, answer.headers.get("Location"))
+                    url = redirected(url, answer.headers.get("Location"))
                     continue
                 if answer.status >= 400 and answer.status != 416:
                     raise await self._refusal(answer, url, target)
@@ -202,7 +202,7 @@ class Fetcher:
     async def _refusal(self, answer: aiohttp.ClientResponse, url: str, target: Target) -> FetchError:
         home = await self._hub.endpoint()
         asked = await self._hub.asked(target.repository, target.commit, target.path)
-        if _origin(url) != _origin(home) and answer.status not in (429, 500, 502, 503, 504):
+        if origin(url) != origin(home) and answer.status not in (429, 500, 502, 503, 504):
             # a signed address that has run out, or the like: says nothing of the token
             host = urlsplit(url).hostname
             return SourceFailed(f"{host}, to which the hub sends, answered {answer.status}", hint=_AGAIN)
@@ -214,13 +214,16 @@ WRITE_AFTER = 0.5
 """Seconds after which a slow trickle is written."""
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """What must be alike for two addresses to be the same host's: scheme, name, port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
-def _next(url: str, location: str | None) -> str:
-    """Where a redirect leads; never from TLS to plain text, never to something that is no HTTP."""
+def redirected(url: str, location: str | None) -> str:
+    """Where a redirect leads; never from TLS to plain text, never to something that is no HTTP.
+
+    Raises `SourceFailed`."""
     onward = urljoin(url, location or "")
     scheme = urlsplit(onward).scheme
     if not location or scheme not in ("http", "https") or (url.startswith("https:") and scheme != "https"):

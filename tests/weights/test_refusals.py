@@ -25,6 +25,7 @@ from orchestrator.runtimes.base import LaunchRequest
 from orchestrator.weights import token
 from orchestrator.weights.answers import Asked, refusal
 from orchestrator.weights.choosing import Wanted
+from orchestrator.weights.fetching import origin, redirected
 from orchestrator.weights.meter import Meter
 from orchestrator.weights.token import Token
 from tests.weights.conftest import Place, safetensors, some_bytes
@@ -205,3 +206,30 @@ def test_no_engine_asks_a_hub_or_has_a_token() -> None:
             assert env["HF_HUB_OFFLINE"] == "1", runtime
             assert env["TRANSFORMERS_OFFLINE"] == "1", runtime
             assert not [name for name in env if "TOKEN" in name.upper()], json.dumps(dict(env))
+
+
+@pytest.mark.parametrize(
+    ("url", "location", "onward"),
+    [
+        ("https://hub/o/m/resolve/c/f", "https://cdn/x?sig=1", "https://cdn/x?sig=1"),
+        ("https://hub/o/m/resolve/c/f", "/o/new/resolve/c/f", "https://hub/o/new/resolve/c/f"),
+        ("http://hub.lan/o/m/resolve/c/f", "http://cdn.lan/x", "http://cdn.lan/x"),
+        ("https://hub/o/m/resolve/c/f", "http://hub/o/m/resolve/c/f", None),
+        ("https://hub/o/m/resolve/c/f", "file:///etc/shadow", None),
+        ("https://hub/o/m/resolve/c/f", None, None),
+    ],
+)
+def test_where_a_redirect_may_lead(url: str, location: str | None, onward: str | None) -> None:
+    if onward is not None:
+        assert redirected(url, location) == onward
+        return
+    with pytest.raises(SourceFailed, match="is not followed") as raised:
+        redirected(url, location)
+    said(raised.value)
+
+
+def test_the_token_goes_to_the_hubs_own_host_only() -> None:
+    home = origin("https://hub.lan")
+    assert origin("https://hub.lan:443/o/m") == home
+    for other in ("http://hub.lan/", "https://hub.lan:444/", "https://cdn.hub.lan/", "https://hub.lan.evil/"):
+        assert origin(other) != home
