@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hosts.facts import HostFacts
+from orchestrator.device_policy import SHARED
 from orchestrator.errors import DoesNotFit
 from orchestrator.memory_fit import Backend, reserve
 from orchestrator.plan import Plan
@@ -29,7 +30,9 @@ def devices_of(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
     """
     if not plan.devices:
         return (HOST,)
-    taken = sorted(a.pci for a in facts.accelerators if not a.unified and set(a.devices) & set(plan.devices))
+    taken = sorted(
+        a.pci for a in facts.accelerators if not a.unified and (set(a.devices) - SHARED) & set(plan.devices)
+    )
     return tuple(taken) or (HOST,)
 
 

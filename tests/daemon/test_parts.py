@@ -192,8 +192,8 @@ def facts(available: int, *accelerators: Accelerator) -> HostFacts:
     return HostFacts("h", None, None, Cpu(None, "x86_64", 2), Memory(available + 1, available), accelerators)
 
 
-def gpu(pci: str, free: int, device: str, *, unified: bool = False) -> Accelerator:
-    return Accelerator("nvidia", "x", "sm_86", pci, None, free, free, unified, devices=(device,))
+def gpu(pci: str, free: int, *devices: str, unified: bool = False) -> Accelerator:
+    return Accelerator("nvidia", "x", "sm_86", pci, None, free, free, unified, devices=devices)
 
 
 async def test_what_is_promised_is_not_free_for_the_next() -> None:
@@ -231,6 +231,13 @@ async def test_memory_is_counted_where_the_plan_runs() -> None:
     await admission.reserve("big", both)
     assert admission.free(["0000:01:00.0"]) == 50
     assert admission.free(["host"]) == 100
+    radeons = facts(
+        HOST_RESERVE + 100,
+        gpu("0000:03:00.0", 500, "/dev/kfd", "/dev/dri/renderD128"),
+        gpu("0000:04:00.0", 500, "/dev/kfd", "/dev/dri/renderD129"),
+    )
+    one = a_plan(450, ("/dev/kfd", "/dev/dri/renderD129"))
+    assert devices_of(one, radeons) == ("0000:04:00.0",), "/dev/kfd is every Radeon's"
     shared = facts(HOST_RESERVE + 100, gpu("0000:c5:00.0", 900, "/dev/kfd", unified=True))
     assert devices_of(a_plan(1, ("/dev/kfd",)), shared) == ("host",)
 
