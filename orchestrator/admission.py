@@ -30,9 +30,7 @@ def devices_of(plan: Plan, facts: HostFacts) -> tuple[str, ...]:
     """
     if not plan.devices:
         return (HOST,)
-    taken = sorted(
-        a.pci for a in facts.accelerators if not a.unified and (set(a.devices) - SHARED) & set(plan.devices)
-    )
+    taken = sorted(a.pci for a in facts.accelerators if not a.unified and (set(a.devices) - SHARED) & set(plan.devices))
     return tuple(taken) or (HOST,)
 
 
