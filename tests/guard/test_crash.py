@@ -119,6 +119,7 @@ def test_in_the_same_boot_the_load_goes_on(make_stack: MakeStack, heavy_models: 
         assert stack.text("m", 20) == recital(20)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_told_to_end_takes_its_marks_along(
     make_stack: MakeStack, heavy_models: Path, host: FakeHost
 ) -> None:

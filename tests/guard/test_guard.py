@@ -149,6 +149,7 @@ def test_the_preemptible_goes_first_then_the_newest_and_one_stays(
         assert len(story) >= 5
 
 
+@pytest.mark.slow
 def test_what_loads_goes_and_comes_back_when_there_is_memory_again(
     make_stack: MakeStack, heavy_models: Any, host: FakeHost, meter: Meter, hog: Hog
 ) -> None:

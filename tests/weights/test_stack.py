@@ -239,6 +239,7 @@ def test_a_repository_becomes_a_model_of_its_own(
         assert unseen["code"] == "auth_failed", "the token's file is named no longer"
 
 
+@pytest.mark.slow
 def test_progress_at_least_every_two_seconds_also_when_nothing_comes(
     make: Callable[..., Stack], hub: hubs.HubServer, test_models: Path
 ) -> None:
