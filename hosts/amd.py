@@ -80,7 +80,7 @@ def _from_sysfs(roots: Roots, system: System, end: float) -> Found:
         return bounded(f"amd-sysfs {roots.sys}", half, lambda: amd_sysfs.read(roots, system.memory, system.cpu.model))
     except Stuck as error:
         hung = Problem(
-            "amd_sysfs_timeout", VENDOR, f"{error}", "look for amdgpu lines in `dmesg`; a reboot may be needed"
+            amd_sysfs.TIMEOUT, VENDOR, f"{error}", "look for amdgpu lines in `dmesg`; a reboot may be needed"
         )
     try:  # the sensors ask the GPU's firmware and hang with it; the rest are the driver's own numbers
         found = bounded(

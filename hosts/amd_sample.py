@@ -61,7 +61,7 @@ class AmdSampler:
             except Stuck as error:
                 hint = "look for amdgpu lines in `dmesg`; a reboot may be needed"
                 if not problems:
-                    problems.append(Problem("amd_sysfs_timeout", VENDOR, str(error), hint))
+                    problems.append(Problem(amd_sysfs.TIMEOUT, VENDOR, str(error), hint))
         try:
             # a look at an open file of the GPU takes the driver's locks
             clients = bounded(f"amd-clients {self._roots.proc}", seconds * 0.2, lambda: self._clients.read(now))

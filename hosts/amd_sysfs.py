@@ -19,6 +19,8 @@ from hosts.roots import Roots
 from hosts.system import GIB, reserve
 
 VENDOR = "amd"
+TIMEOUT = "amd_sysfs_timeout"
+"""The code of the problem that its files gave no answer in time."""
 LARGE_CARVE_OUT = 8 * GIB
 """From here on a carve-out is worth a word: firmware sets aside 0.5 to 4 GiB when told to take the least."""
 _PAGE = 4096

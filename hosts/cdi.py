@@ -7,6 +7,7 @@ write is understood, in block style: the top-level `kind` and `cdiVersion`, and 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hosts.reading import children, read_text
 from hosts.roots import Roots
 
 NVIDIA_KIND = "nvidia.com/gpu"
+Signature = tuple[tuple[str, int, int, int], ...]
 _LIMIT = 4 * 1024 * 1024
 _TOP = re.compile(r"""(kind|cdiVersion|devices):\s*(?:["']?([^"'#]*?)["']?)\s*$""")
 _NAME = re.compile(r"""name:\s*["']?([^"'\s]+)["']?\s*$""")
@@ -33,9 +35,24 @@ class CdiSpec:
 
 def read_specs(roots: Roots) -> tuple[CdiSpec, ...]:
     """Every readable spec. The one in the run folder comes first, for it wins over /etc/cdi."""
-    paths = [path for folder in (roots.run / "cdi", roots.etc / "cdi") for path in children(folder)]
+    paths = [path for folder in _folders(roots) for path in children(folder)]
     specs = (_read(path) for path in paths if path.suffix in {".json", ".yaml", ".yml"})
     return tuple(spec for spec in specs if spec is not None)
+
+
+def signature(roots: Roots) -> Signature:
+    """Which files there are, and their state: differs when one came, went or was written anew. Reads none."""
+    found = []
+    for folder in _folders(roots):
+        for path in children(folder):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                found.append((str(path), status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _folders(roots: Roots) -> tuple[Path, Path]:
+    return roots.run / "cdi", roots.etc / "cdi"
 
 
 def device_name(specs: tuple[CdiSpec, ...], kind: str, names: tuple[str, ...]) -> tuple[str, CdiSpec] | None:

@@ -82,6 +82,7 @@ class Actor:
         """Stop what runs and start it again with the same plan."""
 
         def change() -> None:
+            self._context.turns.leave(self.deployment.name)
             self._retire |= {e.generation for e in self.deployment.live()}
             self.deployment.failures = backoff.Failures()
             self.deployment.drained = False
@@ -173,8 +174,9 @@ class Actor:
     # the loop
 
     async def run(self) -> None:
-        """For ever. Cancelling it leaves engines as they are: the next daemon adopts them."""
-        self._running = True
+        """For ever. Cancelling it leaves engines as they are: the next daemon adopts them. May be called again
+        after a crash."""
+        self._running, ended = True, False
         self._adopt_watches()
         try:
             while True:
@@ -186,11 +188,19 @@ class Actor:
                 self.publish()
                 self._idle.set()
                 await self._until_news(decision)
+        except asyncio.CancelledError:
+            ended = True
+            raise
         finally:
-            if self._work is not None:
-                await _cancelled(self._work)
-            for engine in self.deployment.engines:
-                engine.unfollow()
+            self._running = False
+            try:
+                if self._work is not None:
+                    await _cancelled(self._work)
+            finally:
+                if ended:  # after a crash the engines' ends are still to be seen
+                    for engine in self.deployment.engines:
+                        engine.unfollow()
+                self._take_messages()  # nobody is to wait for an answer that will not come
 
     def _adopt_watches(self) -> None:
         for engine in self.deployment.engines:
@@ -244,7 +254,7 @@ class Actor:
         through = d.serving_engine or d.reason or d.suspicion or d.barred or d.transfer
         if not d.should_run or through is not None:
             turns.leave(d.name)
-        d.after = turns.before(d.name)
+        d.after = None if d.loading else turns.before(d.name)  # what is on its way is not stopped for its turn
 
     def _decide(self) -> Decision[Step]:
         d = self.deployment

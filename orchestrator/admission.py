@@ -128,9 +128,10 @@ class Admission:
         if claim is not None:
             self._taken[engine] = claim
 
-    def adopt(self, engine: str, plan: Plan) -> None:
-        """An engine that runs already has this plan."""
-        self._taken[engine] = Claim(plan.model, devices_of(plan, self._facts()), plan.expected_memory.total)
+    def adopt(self, engine: str, plan: Plan, *, loading: bool = False) -> None:
+        """An engine that runs already has this plan; one that is still loading has yet to take its memory."""
+        claims = self._promised if loading else self._taken
+        claims[engine] = Claim(plan.model, devices_of(plan, self._facts()), plan.expected_memory.total)
 
     def forget(self, engine: str) -> None:
         """The engine is gone, or never came."""

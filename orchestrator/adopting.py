@@ -191,7 +191,8 @@ class Adopter:
             engine.follow(engine.pid)
         if engine.port is not None:
             self._c.runner.ports.keep(engine.port)
-        if engine.state is State.READY:
+        loading = engine.state is not State.READY
+        if not loading:
             path = adapter(engine.plan.runtime).health_path
             try:
                 async with self._c.runner.client(engine) as client:
@@ -199,7 +200,7 @@ class Adopter:
             except EngineUnreachable as error:
                 if not error.busy:
                     engine.state, engine.ready_at = State.LOADING, None
-        self._c.admission.adopt(engine.id, engine.plan)
+        self._c.admission.adopt(engine.id, engine.plan, loading=loading)
         actor.adopt(engine)
         d = actor.deployment
         if d.name not in asked:

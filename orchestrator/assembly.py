@@ -159,7 +159,14 @@ async def assemble(
             timing=timing,
         )
         gate = DeviceGate(host.facts, planning.on_cpu)
-        needs = DeviceWait(facts=host.facts, probe=host.probe, need=planning.device_need, memory=store, issues=issues)
+        needs = DeviceWait(
+            facts=host.facts,
+            probe=host.probe,
+            freshen=host.freshen,
+            need=planning.device_need,
+            memory=store,
+            issues=issues,
+        )
         shared = (paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
         context = Context(*shared, marks, guard, images, gate, needs, Turns())
         known = (config, version, boot, podman, host, roots, planning)

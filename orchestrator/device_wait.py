@@ -35,13 +35,16 @@ class DeviceWait:
         *,
         facts: Callable[[], HostFacts],
         probe: Callable[[], Awaitable[None]],
+        freshen: Callable[[], Awaitable[None]],
         need: Callable[[ModelEntry, Sequence[Device], str], Need | None],
         memory: Memory,
         issues: Issues,
     ) -> None:
-        """`probe` looks at the machine again, after which `facts` has what it found."""
+        """`probe` looks at the machine again, after which `facts` has what it found; `freshen` only if there is
+        a sign that something has changed."""
         self._facts = facts
         self._probe = probe
+        self._freshen = freshen
         self._need = need
         self._memory = memory
         self._issues = issues
@@ -59,6 +62,8 @@ class DeviceWait:
         wanted = self._need(entry, last, why)
         if doubt or self._lacks(wanted, planned):
             await self._probe()
+        else:
+            await self._freshen()
         facts = self._facts()
         lacking = None if wanted is None else device_need.missing(wanted, facts)
         if wanted is None or lacking is None:

@@ -11,7 +11,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from hosts import gpu_users, nvidia
+from hosts import amd_sysfs, cdi, gpu_users, nvidia
 from hosts.device_health import Health, Verdict
 from hosts.facts import Accelerator, HostFacts, Problem
 from hosts.probe import probe
@@ -42,14 +42,19 @@ class HostWatch:
         self._reading = asyncio.Lock()
         self._own: tuple[Problem, ...] = ()
         self._probes = 0
+        self._cdi: cdi.Signature | None = None
+        """The CDI files as they were before the last look at the machine; None: nobody knows."""
 
     @classmethod
     async def start(cls, name: str | None, timing: Timing, roots: Roots, clock: Clock | None = None) -> HostWatch:
         """Probe the host; `name` overrides what it calls itself."""
+        signature = await asyncio.to_thread(cdi.signature, roots)
         facts = await asyncio.to_thread(probe, roots, deadline=timing.probe_call)
         if name is not None:
             facts = dataclasses.replace(facts, host=name)
-        return cls(facts, timing, roots, clock)
+        watch = cls(facts, timing, roots, clock)
+        watch._cdi = signature
+        return watch
 
     def facts(self) -> HostFacts:
         """The facts with the last reading of free memory."""
@@ -87,10 +92,13 @@ class HostWatch:
         async with self._reading:
             if self._probes != before:
                 return
+            self._cdi = await asyncio.to_thread(cdi.signature, self._roots)
             found = await asyncio.to_thread(probe, self._roots, deadline=self._timing.probe_call)
             now = {a.pci for a in found.accelerators}
-            # one of NVIDIA's that is silent now stays known, as in `renew`: whoever watches it says that it is lost
-            silent = (a for a in self._facts.accelerators if a.vendor == nvidia.VENDOR and a.pci not in now)
+            # one of NVIDIA's that is silent now stays known, as in `renew`: whoever watches it says that it is lost;
+            # one of AMD's where its files gave no answer
+            mute = {nvidia.VENDOR, *(p.vendor for p in found.problems if p.code == amd_sysfs.TIMEOUT)}
+            silent = (a for a in self._facts.accelerators if a.vendor in mute and a.pci not in now)
             self._facts = dataclasses.replace(
                 found,
                 host=self._facts.host,
@@ -100,6 +108,15 @@ class HostWatch:
             self._probes += 1
             for listener in self.probed:
                 listener()
+
+    async def freshen(self) -> None:
+        """Before a plan: look at the machine again if what containers can be given may be other than the facts say.
+
+        That is so when CDI files came, went or changed since the last look, and when a GPU had no name to give.
+        """
+        unnamed = any(not a.devices for a in self._facts.accelerators)
+        if unnamed or await asyncio.to_thread(cdi.signature, self._roots) != self._cdi:
+            await self.probe()
 
     def add_problem(self, problem: Problem) -> None:
         """Something the daemon itself found out about the host."""

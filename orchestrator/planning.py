@@ -7,12 +7,14 @@ disk (read once until they change), images from Podman.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any
 
 from containers.errors import ImageMissing
 from containers.podman import Podman
 from containers.spec import ImageInfo
+from hosts.facts import HostFacts
 from orchestrator import catalogue as catalogues
 from orchestrator import device_need, planner
 from orchestrator.admission import Admission
@@ -20,13 +22,14 @@ from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.device_need import Device, Need
-from orchestrator.errors import DoesNotFit, ModelFileError, OutriderError, Refused
+from orchestrator.errors import DeviceMissing, DoesNotFit, ModelFileError, OutriderError, Refused
 from orchestrator.file_facts import FileProblem, Files, location
 from orchestrator.images import Images
 from orchestrator.model_files import FileReader
 from orchestrator.models import ModelEntry
 from orchestrator.paths import Paths
 from orchestrator.plan import Method, Plan, Planned, Rejected
+from orchestrator.planner.candidates import DEVICE_UNNAMED
 from orchestrator.views import ModelView
 from orchestrator.weights.choosing import things
 from orchestrator.weights.existing import cache_folder
@@ -105,9 +108,10 @@ class Planning:
         return self._catalogue.find(name)
 
     def on_cpu(self, entry: ModelEntry) -> bool:
-        """Whether the model's owner named an image for the CPU: then no GPU matters to it."""
-        named = (i for i in self._catalogue.images if entry.image in (i.name, i.reference))
-        return entry.image is not None and any(image.vendor is None for image in named)
+        """Whether the owner named an image for the CPU, for this model or for the host: then no GPU matters to it."""
+        image = entry.image or self._defaults.image
+        named = (i for i in self._catalogue.images if image in (i.name, i.reference))
+        return image is not None and any(i.vendor is None for i in named)
 
     def device_need(self, entry: ModelEntry, last: Sequence[Device], why: str) -> Need | None:
         """See `device_need.need`: with the images and defaults of this host."""
@@ -115,12 +119,12 @@ class Planning:
 
     async def planned(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
         """The planner's whole answer for this host as it is now."""
-        return self._planned(entry, await self._files(entry), what_if)
+        return self._planned(entry, await self._files(entry), what_if, self._admission.facts_for(entry.name))
 
-    def _planned(self, entry: ModelEntry, files: Files, what_if: Mapping[str, Any] | None) -> Planned:
+    def _planned(self, entry: ModelEntry, files: Files, what_if: Mapping[str, Any] | None, facts: HostFacts) -> Planned:
         found = planner.plan(
             entry,
-            self._admission.facts_for(entry.name),
+            facts,
             self._catalogue,
             files,
             what_if=what_if,
@@ -131,10 +135,15 @@ class Planning:
         return self._named(found)
 
     async def wished(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
-        """The planner's answer as if nothing that can be fetched were here: what is worth fetching."""
+        """The planner's answer as if nothing that can be fetched were here, and every GPU could be given to
+        containers already: what is worth fetching."""
         named = {location(t) for t in things(entry) if t.path is not None}
         files = {place: facts for place, facts in (await self._files(entry)).items() if place in named}
-        return self._planned(entry, files, what_if)
+        facts = self._admission.facts_for(entry.name)
+        named_gpus = tuple(
+            a if a.devices else dataclasses.replace(a, devices=(f"{a.vendor} {a.pci}",)) for a in facts.accelerators
+        )
+        return self._planned(entry, files, what_if, dataclasses.replace(facts, accelerators=named_gpus))
 
     async def plan(
         self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None, fetch: Fetch | None = None
@@ -229,6 +238,14 @@ def no_plan(entry: ModelEntry, found: Planned, files: Files) -> OutriderError:
     text = "; ".join(f"{r.runtime} with {r.method}: {r.text}" for r in nearest) or "no runtime and image for this host"
     codes = {r.code for r in found.rejected}
     too_big = DoesNotFit.code in codes
+    unnamed = next((r.text for r in found.rejected if r.code == DEVICE_UNNAMED), None)
+    if unnamed is not None and not too_big:
+        return DeviceMissing(
+            f"{entry.name} waits for a GPU: {unnamed}",
+            hint="`outrider doctor` says what is missing; the model starts by itself when the device can be given"
+            ' to containers. To run it on the CPU: `image = "embedded-cpu"` in its definition',
+            evidence=evidence,
+        )
     error = (DoesNotFit if too_big else Refused)(
         f"nothing can be launched for {entry.name}: {text}",
         hint=f"{_next_step(codes)}`outrider plan {entry.name}` shows everything that was tried",

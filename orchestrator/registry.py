@@ -50,11 +50,14 @@ class Registry:
             self._run(actor)
 
     def _take_turns(self) -> None:
-        """What is to run and does not yet is started one after the other."""
+        """What is to run and does not yet is started one after the other, and after what a former daemon has
+        left loading: that has begun, and goes on."""
+        begun = [a for a in self._actors.values() if _loads(a.deployment)]
         waiting = [a for a in self._actors.values() if _may_start(a.deployment)]
-        names = in_order([Claim(a.deployment.name, a.deployment.entry.priority) for a in waiting])
-        self._context.turns.queue(names, {a.deployment.name: a.wake for a in waiting})
-        for actor in waiting:
+        claims = [Claim(a.deployment.name, a.deployment.entry.priority) for a in waiting]
+        names = (*(a.deployment.name for a in begun), *in_order(claims))
+        self._context.turns.queue(names, {a.deployment.name: a.wake for a in (*begun, *waiting)})
+        for actor in (*begun, *waiting):
             actor.take_turn()
         if len(names) > 1:
             self._context.journal.emit(
@@ -131,6 +134,10 @@ class Registry:
 
 def _may_start(d: Deployment) -> bool:
     return d.should_run and not d.live() and d.suspicion is None
+
+
+def _loads(d: Deployment) -> bool:
+    return d.should_run and d.loading and d.serving_engine is None
 
 
 async def _forever(actor: Actor, turns: Turns) -> None:

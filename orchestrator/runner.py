@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+import structlog
+
 from containers import labels as container_labels
 from containers.errors import ContainerError, ImageMissing
 from containers.podman import Podman
@@ -36,6 +38,7 @@ from orchestrator.timing import Timing
 from orchestrator.views import State
 
 T = TypeVar("T")
+log = structlog.get_logger("runner")
 LOG_TAIL = 200
 CONTAINER_PORT = 8080
 UNPROVEN_GRACE = 1.0
@@ -163,13 +166,20 @@ class Runner:
             proven = await self._unless_it_exits(engine, proof.prove(client, runtime, engine.plan, timing=self.timing))
         engine.move(State.READY)
         engine.ready_at = self.clock.now()
-        await self._marks.lift(engine.deployment, engine.generation)
         try:
-            if self._refresh is not None:
-                await self._refresh()
+            await self._marks.lift(engine.deployment, engine.generation)
+            await self._read_host()
         finally:
             self.admission.settle(engine.id)
         return proven
+
+    async def _read_host(self) -> None:
+        """What is free now. A reading that fails is no reason to lose an engine that works, or to keep one."""
+        try:
+            if self._refresh is not None:
+                await self._refresh()
+        except Exception:
+            log.exception("host_not_read")
 
     async def _image(self, engine: Engine) -> None:
         if await self.podman.image(engine.plan.image) is None:
@@ -350,8 +360,7 @@ class Runner:
             self.ports.give_back(engine.port)
             engine.port = None
         await asyncio.to_thread(remove_files, self.paths, engine.id)
-        if self._refresh is not None:
-            await self._refresh()
+        await self._read_host()
         self.admission.forget(engine.id)
         await self._marks.lift(engine.deployment, engine.generation)
 

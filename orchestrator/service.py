@@ -219,6 +219,7 @@ class Outrider:
         return await self._p.planning.models()
 
     async def plan(self, model: str, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        await self._p.host.freshen()
         return (await self._p.planning.planned(self._p.planning.find(model), what_if=what_if)).to_dict()
 
     # images

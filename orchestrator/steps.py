@@ -104,13 +104,16 @@ class Steps:
         try:
             # the governor takes speculation off what runs; anybody else asks for what is best now
             running = d.wanted if cause.automatic else None
-            await self._c.needs.check(d.entry)
+            await self._c.needs.check(d.entry, doubt=d.waits_for_device)
             fetch = self._fetch if self._c.images.pulls_at_start else None
             plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=running, fetch=fetch)
         except OutriderError as error:
             if d.serving_engine is None:
+                if isinstance(error, DeviceMissing):
+                    self._c.needs.waits(d.name, error)
                 self.record_failure(error, ran_for=0.0)
             else:
+                self._c.needs.no_longer(d.name)  # it has what it runs on
                 d.reason = Why(error.code, error.detail, error.hint)
                 self._emit("plan_failed", f"{d.name}: {error.detail}", evidence={"by": cause.by, **error.evidence})
             return

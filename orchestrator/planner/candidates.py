@@ -17,6 +17,8 @@ from orchestrator.runtimes import ADAPTERS
 
 AUTO = (Method.DFLASH, Method.DSPARK, Method.EAGLE3, Method.MTP, Method.DRAFT)
 """What `auto` looks for, best first; then `none`. n-gram lookup pays only for some texts: on request."""
+DEVICE_UNNAMED = "device_unnamed"
+"""The code of a GPU that no container can be given (yet)."""
 _LOADS = {Format.GGUF: (Runtime.LLAMA_CPP,), Format.SAFETENSORS: (Runtime.VLLM, Runtime.SGLANG)}
 
 
@@ -95,7 +97,7 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
     """Candidates in a fixed order, and what was turned down on the way."""
     found: list[Candidate] = []
     rejected: list[Rejected] = []
-    devices, lost = _devices(search)
+    devices, unfit_devices = _devices(search)
     for variant in search.entry.variants:
         if search.wish.variant not in (None, variant.name):
             continue
@@ -104,8 +106,7 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
             text = file.text if file.hint is None else f"{file.text}; {file.hint}"
             rejected.append(_early(variant, None, Method.NONE, "model_file", text))
             continue
-        if lost:
-            rejected.append(_early(variant, None, Method.NONE, "device_lost", lost))
+        rejected.extend(_early(variant, None, Method.NONE, code, text) for code, text in unfit_devices)
         pairs, unfit = _runnable(search, variant, devices)
         rejected.extend(unfit)
         if not pairs and not unfit and devices:
@@ -156,19 +157,30 @@ def _unfit(variant: Variant, image: ImageEntry, need: Unmet) -> Rejected:
     )
 
 
-def _devices(search: Search) -> tuple[Sequence[Accelerator | None], str]:
-    """The accelerators that work, and a sentence about those that do not.
+def _devices(search: Search) -> tuple[Sequence[Accelerator | None], Sequence[tuple[str, str]]]:
+    """The accelerators that can be used, and a code and a sentence about those that cannot.
 
     The CPU only where there is no accelerator, or when its image is asked for by name: a model
-    that silently runs on the CPU of a GPU host is a bug that looks like slowness.
+    that silently runs on the CPU of a GPU host is a bug that looks like slowness. A container that is
+    given no device does just that, so a GPU without a name to give is none.
     """
     wanted = _named_image(search)
     if not search.facts.accelerators or (wanted is not None and wanted.vendor is None):
-        return (None,), ""
+        return (None,), ()
     gone = [d for d in search.facts.accelerators if d.details.get("health") == "lost"]
-    text = ", ".join(f"{d.name or d.vendor} at {d.pci}" for d in gone)
-    alive = tuple(d for d in search.facts.accelerators if d not in gone)
-    return alive, f"lost until the machine is restarted: {text}" if gone else ""
+    unnamed = [d for d in search.facts.accelerators if not d.devices and d not in gone]
+    alive = tuple(d for d in search.facts.accelerators if d not in gone and d not in unnamed)
+    why: list[tuple[str, str]] = []
+    if gone:
+        why.append(("device_lost", f"lost until the machine is restarted: {_listed(gone)}"))
+    if unnamed:
+        text = f"no container can be given {_listed(unnamed)}: it has no device node or CDI name"
+        why.append((DEVICE_UNNAMED, text))
+    return alive, why
+
+
+def _listed(devices: Sequence[Accelerator]) -> str:
+    return ", ".join(f"{d.name or d.vendor} at {d.pci}" for d in devices)
 
 
 def _named_image(search: Search) -> ImageEntry | None:

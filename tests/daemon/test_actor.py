@@ -229,3 +229,36 @@ async def test_what_the_memory_guard_stopped_waits_for_room(world: World) -> Non
     await world.actor.set_desired(Desired.RUNNING, "t")
     await until(lambda: world.d.serving is not None, LIMIT, "an engine serves again")
     assert world.d.guarded is None
+
+
+async def test_an_actor_that_crashed_and_goes_on_still_sees_its_engine_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await world.started()
+    publish = world.routing.publish
+
+    def once(name: str, route: Route | None) -> bool:
+        monkeypatch.setattr(world.routing, "publish", publish)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(world.routing, "publish", once)
+    world.actor.wake()
+    assert world.task is not None
+    await asyncio.wait([world.task])
+    assert isinstance(world.task.exception(), RuntimeError)
+    world.run()
+    await asyncio.sleep(0)
+    world.runner.kill()
+    await until(engine.exited.is_set, LIMIT, "its end is seen")
+    await until(lambda: world.d.serving not in (None, engine.generation), LIMIT, "a new engine serves")
+
+
+async def test_nobody_waits_for_an_actor_that_has_ended(world: World) -> None:
+    """A request that met a model at the moment in which a reload took it away."""
+    await world.started()
+    assert world.task is not None
+    world.task.cancel()
+    asked = asyncio.ensure_future(world.actor.drain())
+    await asyncio.wait([world.task])
+    await asyncio.wait_for(asked, LIMIT)
+    await asyncio.wait_for(world.actor.drain(), LIMIT)

@@ -117,3 +117,18 @@ async def test_an_engine_on_its_way_is_proved_and_not_lost(world: World) -> None
     assert [e.state for e in world.d.engines] == [State.LOADING]
     assert world.d.serving is None
     await asyncio.sleep(0)
+
+
+async def test_what_still_loads_is_promised_what_it_will_take(world: World) -> None:
+    """Its memory still looks free: the next model must not be put there."""
+    engine = await world.found_running()
+    await world.store.forget_engine(engine)  # nobody saw it ready
+    await world.adopt()
+    assert [e.state for e in world.d.engines] == [State.LOADING]
+    assert world.memory.adopted == {engine: True}
+
+
+async def test_what_serves_has_taken_its_memory(world: World) -> None:
+    engine = await world.found_running()
+    await world.adopt()
+    assert world.memory.adopted == {engine: False}

@@ -127,3 +127,29 @@ async def test_an_image_for_a_gpu_waits_for_one_that_never_was_there(world: Worl
     assert world.probes == 1
     await world.needs.check(an_entry())
     assert world.probes == 1
+
+
+async def test_a_gpu_that_no_container_can_be_given_yet_is_waited_for(world: World) -> None:
+    """The owner's first hour: the GPU is there, and `nvidia-ctk cdi generate` was not run."""
+    world.planner.answer = DeviceMissing("no CDI specification names it", hint="nvidia-ctk cdi generate")
+    world.d.desired = Desired.RUNNING
+    world.run()
+    await until(lambda: world.d.shown_state() is State.WAITING_DEVICE, LIMIT, "waiting for the device")
+    assert world.issues.holds("waiting_device", "m")
+    assert not world.d.failures.parked
+    await until(lambda: world.probes >= 2, LIMIT, "looks again and again")
+    world.planner.answer = a_plan(devices=STRIX.devices)
+    await until(lambda: world.d.serving is not None, LIMIT, "it starts by itself")
+    assert not world.issues.holds("waiting_device")
+
+
+async def test_what_serves_does_not_wait(world: World) -> None:
+    world.planner.answer = ON_GPU
+    await world.started()
+    await until(lambda: "ready" in world.journal_codes(), LIMIT, "noted")
+    world.found = NO_GPU
+    world.facts = NO_GPU
+    await world.actor.replan(Cause("apply", "t"))
+    await until(lambda: "plan_failed" in world.journal_codes(), LIMIT, "said")
+    assert world.d.serving == 1
+    assert not world.issues.holds("waiting_device"), "it has the device that it runs on"

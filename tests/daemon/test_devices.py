@@ -16,7 +16,7 @@ from hosts.device_health import MISSES, STEADY, Health, Verdict
 from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
 from hosts.gpu_sample import GpuProcess, GpuSample
 from hosts.telemetry import Sample
-from orchestrator import device_policy
+from orchestrator import device_policy, host_watch
 from orchestrator.context import Cause
 from orchestrator.device_gate import DeviceGate
 from orchestrator.device_policy import Gpu, Start, Suspect, Whose, Wish
@@ -29,7 +29,7 @@ from orchestrator.timing import Timing
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, a_plan
 from tests.fakelibs import build
-from tests.hosts.trees import Tree
+from tests.hosts.trees import Tree, write
 from tests.waiting import until
 
 ONE, TWO = "0000:01:00.0", "0000:02:00.0"
@@ -544,3 +544,40 @@ def test_several_engines_on_a_gpu_are_not_told_apart_by_guessing() -> None:
     assert device_policy.whose(2, None, both).evidence["engine"] == "y"
     assert device_policy.whose(3, "cx", both).evidence["engine"] == "x"
     assert device_policy.whose(3, None, both).action is Whose.NOBODYS
+
+
+async def test_a_radeon_whose_files_hang_stays_known(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the host would look like one without a GPU, and the next model would run on the CPU."""
+    stuck = Problem("amd_sysfs_timeout", "amd", "no answer", None)
+    host = HostWatch(facts(radeon(ONE, 128)), Timing(), tree.roots)
+    monkeypatch.setattr(host_watch, "probe", lambda *_, **__: facts(problems=(stuck,)))
+    await host.probe()
+    assert [a.pci for a in host.facts().accelerators] == [ONE]
+    monkeypatch.setattr(host_watch, "probe", lambda *_, **__: facts())
+    await host.probe()
+    assert host.facts().accelerators == (), "it answered that there is none"
+    await host.close()
+
+
+async def test_cdi_files_that_come_later_are_seen(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes: list[int] = []
+
+    def look(*_: object, **__: object) -> HostFacts:
+        probes.append(1)
+        return facts(gpu(ONE))
+
+    monkeypatch.setattr(host_watch, "probe", look)
+    host = await HostWatch.start(None, Timing(), tree.roots)
+    await host.freshen()
+    assert len(probes) == 1, "nothing has changed"
+    write(tree.base / "etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
+    await host.freshen()
+    await host.freshen()
+    assert len(probes) == 2
+    write(tree.base / "run/cdi/amd.json", "{}")
+    await host.freshen()
+    assert len(probes) == 3
+    (tree.base / "etc/cdi/nvidia.yaml").unlink()
+    await host.freshen()
+    assert len(probes) == 4
+    await host.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from containers.ports import Ports
 from containers.spec import ContainerState, LogLine
@@ -35,6 +36,25 @@ class Ended:
         for line in self.words.splitlines():
             yield LogLine("stderr", line)
 
+    async def remove(self, container: str) -> bool:
+        return True
+
+
+def runner_with(folder: Path, podman: Ended, **more: Any) -> Runner:
+    clock, timing, paths = SystemClock(), Timing(), find(state_dir=folder)
+    made: dict[str, Any] = {"podman": podman, "paths": paths, "clock": clock, "timing": timing}
+    return Runner(
+        **made,
+        identity=Identity("owner", "host"),
+        admission=Admission(lambda: load("dankclaw")),
+        model_folders=tuple,
+        gateway=GatewayLink(paths.gateway_socket, clock, timing),
+        ports=Ports(clock.now),
+        log_bytes=lambda: 65536,
+        marks=marks_in(folder / "loading"),
+        **more,
+    )
+
 
 @pytest.mark.parametrize(
     ("code", "words", "kind", "retryable"),
@@ -48,21 +68,23 @@ class Ended:
     ],
 )
 async def test_why_an_engine_ended(tmp_path: Path, code: int, words: str, kind: str, retryable: bool) -> None:
-    clock, timing, paths, podman = SystemClock(), Timing(), find(state_dir=tmp_path), Ended(code, words)
-    made: dict[str, Any] = {"podman": podman, "paths": paths, "clock": clock, "timing": timing}
-    runner = Runner(
-        **made,
-        identity=Identity("owner", "host"),
-        admission=Admission(lambda: load("dankclaw")),
-        model_folders=tuple,
-        gateway=GatewayLink(paths.gateway_socket, clock, timing),
-        ports=Ports(clock.now),
-        log_bytes=lambda: 65536,
-        marks=marks_in(tmp_path / "loading"),
-    )
+    runner = runner_with(tmp_path, Ended(code, words))
     engine = Engine("0" * 16, "m", 1, a_plan(), "key", None, None, 0.0, container_id="c")
     error = await runner.why_it_ended(engine)
     assert (error.code, error.retryable) == (kind, retryable)
     assert error.hint
     assert error.evidence["exit_code"] == code
     assert words in error.detail
+
+
+async def test_a_reading_of_the_host_that_fails_keeps_no_engine_from_ending(tmp_path: Path) -> None:
+    async def reading() -> None:
+        raise RuntimeError("a defect")
+
+    runner = runner_with(tmp_path, Ended(0, ""), refresh=reading)
+    engine = Engine("0" * 16, "m", 1, a_plan(5), "key", None, None, 0.0, container_id="c")
+    await runner.admission.reserve(engine.id, engine.plan)
+    with structlog.testing.capture_logs() as logs:
+        await runner.take_down(engine)
+    assert runner.admission.promised_bytes() == 0
+    assert [entry["event"] for entry in logs] == ["host_not_read"]

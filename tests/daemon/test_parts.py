@@ -220,6 +220,19 @@ async def test_a_limit_counts_what_engines_have_taken() -> None:
     assert admission.facts_for("other").memory.available == 40 + HOST_RESERVE
 
 
+async def test_an_adopted_engine_that_still_loads_has_not_taken_its_memory() -> None:
+    admission = Admission(lambda: facts(HOST_RESERVE + 100))
+    admission.adopt("served", a_plan(60))
+    assert admission.free(["host"]) == 100, "it is in the reading"
+    admission.adopt("loads", a_plan(60), loading=True)
+    assert admission.free(["host"]) == 40
+    admission.settle("loads")
+    assert admission.free(["host"]) == 100
+    admission.adopt("again", a_plan(60), loading=True)
+    admission.forget("again")
+    assert admission.free(["host"]) == 100
+
+
 async def test_memory_is_counted_where_the_plan_runs() -> None:
     host = facts(
         HOST_RESERVE + 100, gpu("0000:01:00.0", 500, "nvidia.com/gpu=0"), gpu("0000:02:00.0", 900, "nvidia.com/gpu=1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from orchestrator import catalogue, profiles
 from orchestrator.admission import Admission
 from orchestrator.clock import SystemClock
 from orchestrator.config import Config
-from orchestrator.errors import NotFound
+from orchestrator.errors import DeviceMissing, NotFound
 from orchestrator.paths import find
 from orchestrator.plan import Evidence, Method
 from orchestrator.planning import Planning, WeightsMissing
@@ -65,3 +66,28 @@ async def test_an_alias_is_a_name_and_a_typo_is_not(planning: tuple[Planning, Da
     assert here.find("inclusionAI/Ling-3.0-flash").name == MODEL
     with pytest.raises(NotFound, match="no model 'ling-3'"):
         here.find("ling-3")
+
+
+async def test_a_model_is_on_the_cpu_when_its_image_or_the_hosts_is(planning: tuple[Planning, Dated]) -> None:
+    here, _ = planning
+    entry = here.find(MODEL)
+    assert not here.on_cpu(entry)
+    here.configure(Config.model_validate({"defaults": {"image": "embedded-cpu"}}))
+    assert here.on_cpu(entry)
+    assert not here.on_cpu(entry.model_copy(update={"image": "vllm-rocm"})), "its own word counts more"
+
+
+async def test_a_gpu_without_a_name_is_waited_for_and_its_weights_may_come_meanwhile(tmp_path: Path) -> None:
+    shown = profiles.load("dankserver")
+    facts = replace(shown, accelerators=(replace(shown.accelerators[0], devices=()),))
+    podman = Podman(tmp_path / "none.sock")
+    here = Planning(find(state_dir=tmp_path), Config(), Admission(lambda: facts), podman, SystemClock())
+    entry = here.find("qwen3.8-27b")
+    with pytest.raises(DeviceMissing) as raised:
+        await here.plan(entry)
+    assert "no container can be given" in raised.value.detail
+    assert "outrider doctor" in (raised.value.hint or "")
+    wished = (await here.wished(entry)).plan
+    assert wished is not None
+    assert wished.variant == "w4a16"
+    await podman.close()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from containers.errors import PodmanFailed
+from orchestrator.actor import Actor
 from orchestrator.deployment import Deployment, Transfer
+from orchestrator.engine import Engine
+from orchestrator.lifecycle import Step
+from orchestrator.registry import Registry
 from orchestrator.turns import Claim, Turns, in_order
-from orchestrator.views import Desired, State
-from tests.daemon.world import LIMIT, World, an_entry
+from orchestrator.views import Desired, State, Why
+from tests.daemon.world import LIMIT, World, a_plan, an_entry
 from tests.waiting import until
 
 
@@ -95,3 +101,28 @@ async def test_a_suspected_one_keeps_nobody_waiting(world: World) -> None:
     turns.queue(("m", "next"), {"m": world.actor.wake, "next": lambda: None})
     world.actor.take_turn()
     assert turns.before("next") is None
+
+
+async def test_what_a_person_restarts_goes_at_once(world: World) -> None:
+    queued(world)
+    await until(lambda: world.d.after == "other", LIMIT, "it waits")
+    await world.actor.restart()
+    await until(lambda: world.d.serving is not None, LIMIT, "it serves")
+
+
+async def test_who_was_loading_when_the_daemon_came_goes_before_the_others(world: World) -> None:
+    """The next one would be planned for memory that it is about to take."""
+    nobody: Any = None
+    registry = Registry(world.context, nobody, "h")
+    loading = Actor(Deployment(an_entry(), "h", Desired.RUNNING), world.context)
+    loading.adopt(Engine("e", "m", 1, a_plan(), "k", None, None, 1.0, State.LOADING))
+    urgent = Actor(Deployment(an_entry(name="urgent", priority=9), "h", Desired.RUNNING), world.context)
+    registry._actors = {"m": loading, "urgent": urgent}
+    registry._take_turns()
+    assert (loading.deployment.after, urgent.deployment.after) == (None, "m")
+    assert loading._decide().action is Step.CONTINUE
+    assert urgent._decide().action is Step.WAIT
+    loading.deployment.engines[0].move(State.FAILED)
+    loading.deployment.reason = Why("failed", "no")
+    loading.take_turn()
+    assert urgent._decide().action is Step.PLAN

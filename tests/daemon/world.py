@@ -184,6 +184,8 @@ class Memory:
 
     def __init__(self) -> None:
         self.left = 10**12
+        self.adopted: dict[str, bool] = {}
+        """Engines that were found, and whether they were loading."""
 
     def facts_for(self, model: str) -> Any:
         return None
@@ -191,7 +193,8 @@ class Memory:
     def free(self, devices: object) -> int:
         return self.left
 
-    def adopt(self, engine: str, plan: Plan) -> None: ...
+    def adopt(self, engine: str, plan: Plan, *, loading: bool = False) -> None:
+        self.adopted[engine] = loading
 
 
 class Room:
@@ -261,6 +264,7 @@ class World:
         world.needs = DeviceWait(
             facts=lambda: world.look(),  # noqa: PLW0108 - a test may put another look in its place
             probe=world._probe,
+            freshen=world._freshen,
             need=lambda entry, last, why: device_need.need(entry, entry.image, shown, last, why),
             memory=world.store,
             issues=world.issues,
@@ -326,6 +330,8 @@ class World:
     async def _probe(self) -> None:
         self.probes += 1
         self.facts = self.found or self.facts
+
+    async def _freshen(self) -> None: ...
 
     def run(self) -> None:
         self.task = asyncio.create_task(self.actor.run())

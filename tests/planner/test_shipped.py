@@ -360,3 +360,16 @@ def test_planning_is_quick() -> None:
             make("qwen3.8-27b", facts)
             took.append(time.process_time() - begin)
     assert sorted(took)[int(len(took) * 0.95)] < 0.05
+
+
+@pytest.mark.parametrize("host", [SERVER, CLAW])
+def test_a_gpu_that_no_container_can_be_given_is_not_planned_for(host: HostFacts) -> None:
+    """An engine without its GPU would run on the CPU, and nobody would know why it is slow."""
+    unnamed = replace(host.accelerators[0], devices=())
+    planned = make("smollm2", replace(host, accelerators=(unnamed,)))
+    assert planned.plan is None
+    assert [r.code for r in planned.rejected] == ["device_unnamed"]
+    assert unnamed.pci in planned.rejected[0].text
+    second = replace(host.accelerators[0], pci="0000:02:00.0", index=1)
+    assert best("smollm2", replace(host, accelerators=(unnamed, second))).devices == second.devices
+    assert best("smollm2", replace(host, accelerators=(unnamed,)), image="embedded-cpu").devices == ()
