@@ -40,7 +40,12 @@ def judge(test_cache: Path) -> Judge:
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "GGML_VK_VISIBLE_DEVICES": ""}
-        return subprocess.run([binary, *words], env=env, capture_output=True, text=True, timeout=30, check=False)
+        for _ in range(5):
+            done = subprocess.run([binary, *words], env=env, capture_output=True, text=True, timeout=30, check=False)
+            if done.stdout or done.stderr:
+                return done
+            # it logs from a thread of its own, and may end before that has written a word
+        raise AssertionError(f"llama-server said nothing five times: {words}")
 
     answer = run("--version")
     assert answer.returncode == 0, f"the prebuilt llama-server does not run here: {answer.stderr[-500:]}"
