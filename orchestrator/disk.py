@@ -7,8 +7,9 @@ folder, the unpacked ones in storage, and what the storage driver keeps beside t
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.errors import DiskFull, DiskReadOnly
@@ -63,10 +64,11 @@ def image_bytes(compressed: int) -> int:
     return int(compressed * IMAGE_FACTOR)
 
 
-def check(loads: Sequence[Load], *, low_water: float) -> None:
+def check(loads: Sequence[Load], *, low_water: float, besides: Sequence[Load] = ()) -> None:
     """Whether all of it fits, with ten percent to spare, and leaves no disk below its low water. Blocking.
 
-    What goes onto one file system counts together. Raises `DiskFull` with the numbers, `DiskReadOnly`.
+    What goes onto one file system counts together, and `besides` on those that `loads` go onto: what others
+    are bringing there. Raises `DiskFull` with the numbers, `DiskReadOnly`.
     """
     by_device: dict[int, tuple[Disk, int, list[str]]] = {}
     for load in loads:
@@ -79,6 +81,11 @@ def check(loads: Sequence[Load], *, low_water: float) -> None:
             )
         first, size, whats = by_device.setdefault(disk.device, (disk, 0, []))
         by_device[disk.device] = (first, size + load.size, [*whats, load.what])
+    for load in besides if by_device else ():
+        device = look(load.path).device
+        if load.size and device in by_device:
+            first, size, whats = by_device[device]
+            by_device[device] = (first, size + load.size, [*whats, f"{load.what}, which is on its way,"])
     for disk, size, whats in by_device.values():
         needed = int(size * MARGIN)
         kept = int(disk.total * low_water)
@@ -89,3 +96,34 @@ def check(loads: Sequence[Load], *, low_water: float) -> None:
                 hint="`outrider prune --dry-run` shows what can go; or put the folder onto a larger disk",
                 evidence={"path": disk.path, "needed_bytes": needed, "free_bytes": disk.free, "kept_bytes": kept},
             )
+
+
+class OnTheWay:
+    """What pulls are bringing to the disks: two that fit alone, and not together, are not both let in.
+
+    First come, first served: each is checked with what came before it.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, tuple[Sequence[Load], Callable[[], float]]] = {}
+        self._last = 0
+
+    @contextmanager
+    def bring(self, loads: Sequence[Load], left: Callable[[], float]) -> Iterator[int]:
+        """Count these for the length of a `with`; its number. `left` says which part of them is still to come, 0..1."""
+        self._last += 1
+        number = self._last
+        self._under_way[number] = (tuple(loads), left)
+        try:
+            yield number
+        finally:
+            del self._under_way[number]
+
+    def before(self, number: int | None = None) -> Sequence[Load]:
+        """What is still to come of those that began before this one; None: of all."""
+        return [
+            replace(load, size=int(load.size * min(1.0, max(0.0, left()))))
+            for other, (loads, left) in tuple(self._under_way.items())
+            if number is None or other < number
+            for load in loads
+        ]

@@ -30,7 +30,7 @@ from containers.references import Reference
 from containers.spec import ImageInfo, Storage
 from orchestrator import disk
 from orchestrator.clock import Clock
-from orchestrator.disk import Load
+from orchestrator.disk import Load, OnTheWay
 from orchestrator.errors import DatabaseFailed, Refused
 from orchestrator.events import Journal
 from orchestrator.image_sources import Found, ImageSources, Source
@@ -102,6 +102,8 @@ class ImagePulls:
         self._known_bytes = known_bytes
         self._pulled = pulled
         self._flights: dict[str, Flight] = {}
+        self.on_the_way = OnTheWay()
+        """What this daemon's pulls, of images and of weights, are bringing to the disks."""
 
     def start(self, reference: Reference, *, by: str) -> JobView:
         """Begin a pull that a person asked for, or join the one under way; its job. Raises `DiskFull`, `Refused`."""
@@ -112,25 +114,41 @@ class ImagePulls:
         reference: Reference,
         *,
         by: str,
-        loads: Sequence[Load] = (),
         watch: Callable[[PullProgress], None] = lambda _: None,
     ) -> ImageInfo:
         """Pull for somebody who waits; the last of them to leave ends a pull that no person asked for.
 
-        `loads` is what the same start puts onto disks as well. Raises what the pull raises.
+        Raises what the pull raises.
         """
-        flight = self._flight(reference, by=by, asked=False, loads=loads)
+        flight = self._flight(reference, by=by, asked=False)
         flight.waiting += 1
         flight.watchers.append(watch)
         try:
             return await asyncio.shield(flight.done)
         except asyncio.CancelledError:
             if flight.waiting == 1 and not flight.asked and not flight.done.done():
+                self._leave(flight)  # who asks from now on is not told that it was cancelled
                 await self._jobs.cancel(flight.job)
             raise
         finally:
             flight.waiting -= 1
             flight.watchers.remove(watch)
+
+    async def loads(self, reference: Reference) -> Sequence[Load]:
+        """What a pull would put onto disks, asked of the registry; none for one that is under way or nobody knows.
+
+        Raises what keeps Podman from saying where its folders are.
+        """
+        if reference.exact in self._flights:
+            return ()
+        storage = await self._podman.storage()
+        compressed: int | None = None
+        with suppress(OutriderError, TimeoutError):
+            async with asyncio.timeout(self._timing.hub_call):
+                offer = (await self._sources.find(reference)).offer
+                compressed = None if offer is None else offer.compressed
+        found = await asyncio.to_thread(self._loads, reference, compressed, storage)
+        return [load for load in found if load.size]
 
     def under_way(self) -> Sequence[Reference]:
         """The images that are being pulled."""
@@ -145,24 +163,28 @@ class ImagePulls:
 
     # inside
 
-    def _flight(self, reference: Reference, *, by: str, asked: bool, loads: Sequence[Load] = ()) -> Flight:
+    def _leave(self, flight: Flight) -> None:
+        if self._flights.get(flight.reference.exact) is flight:
+            del self._flights[flight.reference.exact]
+
+    def _flight(self, reference: Reference, *, by: str, asked: bool) -> Flight:
         if reference.local:
             raise Refused(
                 f"{reference} is built on this machine; no registry has it",
                 hint="`outrider image build cpu` builds the embedded engine",
                 evidence={"image": str(reference)},
             )
-        flight = self._flights.get(reference.exact)
-        if flight is not None:
-            flight.asked = flight.asked or asked
-            return flight
+        known = self._flights.get(reference.exact)
+        if known is not None:
+            known.asked = known.asked or asked
+            return known
         self._may_pull()
         done: asyncio.Future[ImageInfo] = asyncio.get_running_loop().create_future()
         done.add_done_callback(lambda f: f.cancelled() or f.exception())  # looked at, also where nobody waits
 
         async def work(handle: Handle) -> str:
             try:
-                info = await self._pull(reference, handle, loads)
+                info = await self._pull(reference, handle, flight)
             except asyncio.CancelledError:
                 done.set_exception(self._why_cancelled(reference))
                 self._emit("image_pull_cancelled", f"the pull of {reference} was cancelled", image=str(reference))
@@ -173,7 +195,7 @@ class ImagePulls:
                 self._emit("image_pull_failed", str(error), image=str(reference), error=code)
                 raise
             finally:
-                self._flights.pop(reference.exact, None)
+                self._leave(flight)
             done.set_result(info)
             return f"{reference} is here"
 
@@ -192,7 +214,7 @@ class ImagePulls:
         hint = f"`outrider image pull {reference}` pulls it again"
         return PullCancelled(f"the pull of {reference} was cancelled", hint=hint)
 
-    async def _pull(self, reference: Reference, handle: Handle, loads: Sequence[Load]) -> ImageInfo:
+    async def _pull(self, reference: Reference, handle: Handle, flight: Flight) -> ImageInfo:
         started = self._clock.now()
         handle.progress(f"asking {reference.registry}")
         storage = await self._podman.storage()
@@ -205,8 +227,12 @@ class ImagePulls:
             before = await asyncio.to_thread(pull_leftovers.entries, Path(storage.temporary))
             try:
                 found = await self._sources.find(reference)
-                await self._room(found, storage, loads)
-                info = await self._from(found, reference, handle)
+                compressed = None if found.offer is None else found.offer.compressed
+                mine = await asyncio.to_thread(self._loads, found.sources[-1].reference, compressed, storage)
+                with self.on_the_way.bring(mine, lambda: _left(self._jobs.get(handle.id))) as number:
+                    besides = self.on_the_way.before(number)
+                    await asyncio.to_thread(disk.check, mine, low_water=self._low_water(), besides=besides)
+                    info = await self._from(found, reference, handle, flight)
             except _AGAIN as error:
                 pause = self._pause(error, tried)
                 if pause is None:
@@ -248,26 +274,17 @@ class ImagePulls:
             return float(asked) if asked <= LONGEST_WAIT else None
         return self._timing.pull_again * 2.0 ** (tried - 1)
 
-    async def _room(self, found: Found, storage: Storage, loads: Sequence[Load]) -> None:
-        """Whether the disks take it. Raises `DiskFull`, `DiskReadOnly`."""
-        offer = found.offer
-        compressed = None if offer is None else offer.compressed
-        reference = found.sources[-1].reference
+    def _loads(self, reference: Reference, compressed: int | None, storage: Storage) -> Sequence[Load]:
+        """What a pull puts onto disks. Blocking."""
         root, temporary = Path(storage.graph_root), Path(storage.temporary)
+        if compressed is None:
+            return (Load(root, self._known_bytes(reference) or 0, f"image {reference}"),)
+        mine = [Load(root, disk.image_bytes(compressed), f"image {reference}")]
+        if disk.look(root).device != disk.look(temporary).device:
+            mine.append(Load(temporary, compressed, f"the compressed layers of {reference}"))
+        return mine
 
-        def check() -> None:
-            if compressed is None:
-                size = self._known_bytes(reference)
-                mine = [Load(root, size or 0, f"image {reference}")]
-            else:
-                mine = [Load(root, disk.image_bytes(compressed), f"image {reference}")]
-                if disk.look(root).device != disk.look(temporary).device:
-                    mine.append(Load(temporary, compressed, f"the compressed layers of {reference}"))
-            disk.check([*mine, *loads], low_water=self._low_water())
-
-        await asyncio.to_thread(check)
-
-    async def _from(self, found: Found, reference: Reference, handle: Handle) -> ImageInfo:
+    async def _from(self, found: Found, reference: Reference, handle: Handle, flight: Flight) -> ImageInfo:
         """Pull from the first place that gives it."""
         for host, error in found.passed:
             self._emit(
@@ -280,7 +297,7 @@ class ImagePulls:
         *mirrors, itself = found.sources
         for source in mirrors:
             try:
-                info = await self._one(source, reference, found, handle)
+                info = await self._one(source, found, handle, flight)
             except (SourceFailed, DigestMismatch, RateLimited) as error:
                 self._emit(
                     "image_place_passed",
@@ -291,9 +308,9 @@ class ImagePulls:
                 )
                 continue
             return await self._renamed(info, reference)
-        return await self._one(itself, reference, found, handle)
+        return await self._one(itself, found, handle, flight)
 
-    async def _one(self, source: Source, reference: Reference, found: Found, handle: Handle) -> ImageInfo:
+    async def _one(self, source: Source, found: Found, handle: Handle, flight: Flight) -> ImageInfo:
         sizes = {} if source.offer is None else dict(source.offer.layers)
         where = "" if not source.mirror else f" from {source.place.host}"
 
@@ -302,8 +319,7 @@ class ImagePulls:
             doing = "unpacking" if unpacking else "pulling"
             layers = f"{progress.layers_done} of {progress.layers} layers"
             handle.progress(f"{doing}{where}, {layers}", progress.done, progress.total)
-            flight = self._flights.get(reference.exact)
-            for watcher in () if flight is None else tuple(flight.watchers):
+            for watcher in tuple(flight.watchers):
                 watcher(progress)
 
         return await self._podman.pull(source.reference, logins=found.logins, sizes=sizes, report=report)
@@ -347,3 +363,8 @@ class ImagePulls:
 
     def _emit(self, code: str, text: str, **evidence: object) -> None:
         self._journal.emit("images", code, text, evidence=evidence)
+
+
+def _left(job: JobView) -> float:
+    """The part of a pull that is still to come."""
+    return 1.0 - (job.done_bytes or 0) / job.total_bytes if job.total_bytes else 1.0

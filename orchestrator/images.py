@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from containers import references
 from containers.errors import AuthFailed, ContainerError, FetchError, SourceFailed
@@ -19,7 +18,7 @@ from containers.spec import ImageInfo
 from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
 from orchestrator.catalogue.types import ImageEntry
 from orchestrator.clock import Clock
-from orchestrator.disk import Load
+from orchestrator.disk import Load, OnTheWay
 from orchestrator.errors import NotFound, Refused
 from orchestrator.events import Journal
 from orchestrator.image_pulls import ImagePulls
@@ -99,14 +98,18 @@ class Images:
                 return entry.size_bytes
         return None
 
-    async def load(self, image: str) -> Load | None:
-        """What this image would still put onto a disk, as far as the catalogue knows; None when it is here, or nobody
-        can say without asking its registry."""
+    async def loads(self, image: str) -> Sequence[Load]:
+        """What a start that needs this image would still put onto disks for it; nothing when it is here or no start
+        brings it. Raises Podman's errors."""
         reference = self._reference(image)
-        size = None if reference is None else self.known_bytes(reference)
-        if size is None or await self._podman.image(image) is not None:
-            return None
-        return Load(Path((await self._podman.storage()).graph_root), size, f"image {reference}")
+        if reference is None or reference.local or not self.pulls_at_start:
+            return ()
+        return () if await self._podman.image(image) is not None else await self.pulls.loads(reference)
+
+    @property
+    def on_the_way(self) -> OnTheWay:
+        """What pulls are bringing to the disks now."""
+        return self.pulls.on_the_way
 
     @property
     def pulls_at_start(self) -> bool:
@@ -118,14 +121,13 @@ class Images:
         image: str,
         *,
         by: str,
-        loads: Sequence[Load] = (),
         watch: Callable[[PullProgress], None] = lambda _: None,
     ) -> ImageInfo | None:
         """Bring an image that a start needs; None for one that no registry has (built here, or named by its id)."""
         reference = self._reference(image)
         if reference is None or reference.local:
             return None
-        return await self.pulls.wait(reference, by=by, loads=loads, watch=watch)
+        return await self.pulls.wait(reference, by=by, watch=watch)
 
     # what a person asks
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator import model_store
@@ -108,10 +107,17 @@ class Weights:
                 puller = await self._puller()
                 settled, image = await self._settled(request, puller, meter)
                 missing = sum(part.missing for part in settled)
-                await steadily(self._room, missing, request.subject, image)
                 meter.total = sum(part.total for part in settled)
-                before = await asyncio.to_thread(self._pins, settled)
-                done = [await puller.carry_out(part, meter) for part in settled]
+
+                def left() -> float:
+                    return (meter.total - meter.done) / missing if missing else 0.0
+
+                coming = self._c.images.on_the_way
+                with coming.bring([Load(self._c.paths.store, missing, request.subject)], left) as number:
+                    besides = coming.before(number)
+                    await steadily(self._room, missing, request.subject, image, besides)
+                    before = await asyncio.to_thread(self._pins, settled)
+                    done = [await puller.carry_out(part, meter) for part in settled]
                 meter.begin("recording")
                 if request.name is not None:
                     await steadily(self._define, request, done[0])
@@ -119,7 +125,7 @@ class Weights:
         self._tell(request, done, before, missing)
         handle.result(
             {
-                "parts": [_result(part, self._c.paths.store) for part in done],
+                "parts": [part.document(self._c.paths.store) for part in done],
                 "fetched_bytes": missing,
                 "total_bytes": sum(part.total for part in done),
             }
@@ -172,11 +178,18 @@ class Weights:
         if request.repository is not None:
             return [await self._new(request, puller, meter)], ()
         parts, image = await self._parts(request)
-        load: Load | None = None
-        with suppress(OutriderError):  # a Podman that does not answer keeps nobody from fetching weights
-            load = None if image is None else await self._c.images.load(image)
-        settled = [await puller.settle(part, request.revision, meter) for part in parts]
-        return settled, () if load is None else (load,)
+        asking = asyncio.create_task(self._image(image))
+        try:
+            settled = [await puller.settle(part, request.revision, meter) for part in parts]
+            return settled, await asking
+        finally:
+            asking.cancel()
+
+    async def _image(self, image: str | None) -> Sequence[Load]:
+        """What a start brings for its image; a Podman that does not answer keeps nobody from fetching weights."""
+        with suppress(OutriderError):
+            return () if image is None else await self._c.images.loads(image)
+        return ()
 
     async def _new(self, request: PullRequest, puller: Puller, meter: Meter) -> Settled:
         """A repository as a model of its own, with the file and the commit that it turns out to be."""
@@ -226,7 +239,7 @@ class Weights:
             )
         return parts, None if planned.plan is None else planned.plan.image
 
-    def _room(self, missing: int, what: str, also: Sequence[Load] = ()) -> None:
+    def _room(self, missing: int, what: str, also: Sequence[Load], besides: Sequence[Load]) -> None:
         settings = self._config().store
         room.check(
             self._c.paths.store,
@@ -235,11 +248,12 @@ class Weights:
             quota=settings.quota_bytes,
             low_water=settings.low_water,
             also=also,
+            besides=besides,
         )
 
     def room_for(self, what: str) -> Callable[[int], None]:
         """Whether the store may take so many bytes of `what`: for files that are added. Blocking."""
-        return lambda size: self._room(size, what)
+        return lambda size: self._room(size, what, (), self._c.images.on_the_way.before())
 
     def _pins(self, settled: Sequence[Settled]) -> dict[str, str | None]:
         return {s.part.what: shelf.pinned(self._c.paths.store, s.part.source) for s in settled}
@@ -289,7 +303,7 @@ class Weights:
         problem: OutriderError | None = None
         try:
             may_pull(self._c.issues, KIND)
-            await steadily(self._room, missing, request.subject, image)
+            await steadily(self._room, missing, request.subject, image, self._c.images.on_the_way.before())
         except DiskError as error:
             problem = error
         free = (await asyncio.to_thread(look, store)).free
@@ -314,7 +328,7 @@ class Weights:
         async def work(handle: Handle) -> str:
             files = await self._verify(entry, handle)
             bad = [f for f in files if f.ok is False]
-            handle.result({"ok": bool(files) and not bad, "files": [_checked(f) for f in files]})
+            handle.result({"ok": bool(files) and not bad, "files": [asdict(f) for f in files]})
             if not files:
                 return f"nothing of {entry.name} is here"
             return f"{len(bad)} of {len(files)} files are not as they were" if bad else f"{len(files)} files are right"
@@ -379,19 +393,3 @@ def _named(things: Sequence[Any], name: str, entry: ModelEntry, kind: str) -> An
             return thing
     names = ", ".join(thing.name for thing in things) or "none"
     raise NotFound(f"{entry.name} has no {kind} {name!r}", hint=f"it has {names}")
-
-
-def _result(part: Settled, store: Path) -> dict[str, object]:
-    view = part.view(store)
-    return {
-        "what": view.what,
-        "repository": view.repository,
-        "commit": view.commit,
-        "folder": view.folder,
-        "bytes": part.total,
-        "files": [file.path for file in view.files],
-    }
-
-
-def _checked(file: CheckedFile) -> dict[str, object]:
-    return {"path": file.path, "size": file.size, "ok": file.ok, "detail": file.detail}

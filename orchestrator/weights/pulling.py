@@ -67,6 +67,18 @@ class Settled:
         files = tuple(FileView(s.file.path, s.file.size, s.state, s.partial) for s in self.steps)
         return PartView(self.part.what, source.repository, self.asked, self.commit, str(folder), files)
 
+    def document(self, store: Path) -> dict[str, object]:
+        """What a pull's job says came of it."""
+        view = self.view(store)
+        return {
+            "what": view.what,
+            "repository": view.repository,
+            "commit": view.commit,
+            "folder": view.folder,
+            "bytes": self.total,
+            "files": [file.path for file in view.files],
+        }
+
 
 class Puller:
     """Pulls into one store from one hub. `cache` is an existing Hugging Face cache."""
@@ -117,6 +129,8 @@ class Puller:
             known = record.files.get(file.path)
             if known is not None and known.ok and _same(known, file) and shelf.size_of(folder / file.path) == file.size:
                 steps.append(Step(file, "here"))
+            elif known is None and shelf.size_of(folder / file.path) == file.size:
+                steps.append(Step(file, "store", other=folder / file.path))  # it came, and the record did not
             elif (other := self._sibling(siblings, file)) is not None:
                 steps.append(Step(file, "store", other=other))
             elif near and file.path in cached:

@@ -19,19 +19,24 @@ def check(
     quota: int | None,
     low_water: float,
     also: Sequence[disk.Load] = (),
+    besides: Sequence[disk.Load] = (),
 ) -> None:
     """Raises `DiskFull` or `DiskReadOnly` unless `size` more bytes of `what` may go into the store.
 
-    `also` is what the same start still brings to a disk (an image). Nothing to bring is always allowed.
+    `also` is what the same start still brings to a disk (an image), `besides` what other pulls do. Nothing to bring
+    is always allowed.
     """
     if size <= 0:
         return
     if quota is not None:
         used = used_bytes(store)
-        if used + size > quota:
+        coming = sum(load.size for load in besides if load.path == store)
+        if used + coming + size > quota:
+            also_coming = f" and {amount(coming)} on their way" if coming else ""
             raise DiskFull(
-                f"{what} needs {amount(size)} more, and the store has {amount(used)} of its {amount(quota)}",
+                f"{what} needs {amount(size)} more, and the store has {amount(used)}{also_coming} of its"
+                f" {amount(quota)}",
                 hint="raise `[store] quota_bytes`, or remove a model: `outrider model ls` shows what each takes",
                 evidence={"quota_bytes": quota, "used_bytes": used, "needed_bytes": size},
             )
-    disk.check([disk.Load(store, size, what), *also], low_water=low_water)
+    disk.check([disk.Load(store, size, what), *also], low_water=low_water, besides=besides)

@@ -39,3 +39,19 @@ def test_a_disk_that_takes_no_writes_is_no_full_one(small: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small], check=True)
     with pytest.raises(DiskReadOnly, match="read-only"):
         disk.check([disk.Load(small, 1, "a byte")], low_water=0.05)
+
+
+def test_what_is_on_its_way_counts_for_those_who_come_later(small: Path, tmp_path: Path) -> None:
+    coming, share = disk.OnTheWay(), [1.0]
+    first = disk.Load(small / "images", 40 * MIB, "the first")
+    second = disk.Load(small / "models", 20 * MIB, "the second")
+    elsewhere = disk.Load(tmp_path, 2**60, "a huge one on another disk")
+    with coming.bring([elsewhere], lambda: 1.0), coming.bring([first], lambda: share[0]) as one:
+        disk.check([first], low_water=0.0, besides=coming.before(one))
+        with coming.bring([second], lambda: 1.0) as two:
+            disk.check([first], low_water=0.0, besides=coming.before(one))  # who came first is not refused for it
+            with pytest.raises(DiskFull, match="the second and the first, which is on its way, need"):
+                disk.check([second], low_water=0.0, besides=coming.before(two))
+            share[0] = 0.5
+            disk.check([second], low_water=0.0, besides=coming.before(two))
+    assert coming.before() == []
