@@ -70,11 +70,13 @@ class Jobs:
         if task is not None:
             if why is not None:
                 self._why[job_id] = why
+            await asyncio.sleep(0)  # a task that never began could not say that it was cancelled
             task.cancel()
             await asyncio.wait([task])
         return self.get(job_id)
 
     async def close(self) -> None:
+        await asyncio.sleep(0)  # see `cancel`
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -179,6 +179,11 @@ async def test_a_failing_job_says_why_and_a_cancelled_one_cleans_up() -> None:
     assert cleaned.is_set()
     with pytest.raises(NotFound):
         jobs.get("nothing")
+    # one that is cancelled before the loop came to it, as a low disk does with what was begun this moment
+    assert (await jobs.cancel(jobs.start("b", "m", waits).id)).state is JobState.CANCELLED
+    last = jobs.start("b", "m", waits)
+    await jobs.close()
+    assert jobs.get(last.id).state is JobState.CANCELLED
 
 
 # memory
