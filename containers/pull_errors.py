@@ -49,6 +49,7 @@ _SOURCE = re.compile(
 )
 _NOISE = re.compile(r'docker://|initializing source |\bstoring blob to file \\?"[^"]*"?: ')
 LONGEST = 400
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "?")
 
 
 def classify(text: str, reference: Reference, status: int | None = None) -> OutriderError:
@@ -56,7 +57,7 @@ def classify(text: str, reference: Reference, status: int | None = None) -> Outr
 
     4.3.1 says 200 to everything; from 5 on a refusal before the first byte has the registry's own status.
     """
-    said = " ".join(_NOISE.sub("", text).split())[:LONGEST]
+    said = plain(" ".join(_NOISE.sub("", text).split()), LONGEST)
     detail = f"pulling {reference}: {said}"
     evidence: dict[str, object] = {"image": str(reference), "registry": reference.registry}
     if _FULL.search(text):
@@ -86,6 +87,11 @@ def classify(text: str, reference: Reference, status: int | None = None) -> Outr
     if _SOURCE.search(text):
         return source_failed(detail, reference)
     return PodmanFailed(detail, hint="`journalctl -u podman` may say more", evidence=evidence)
+
+
+def plain(text: str, longest: int) -> str:
+    """A stranger's words for an error, which is shown on terminals and kept in journals: short, without controls."""
+    return text[:longest].translate(_CONTROLS)
 
 
 def auth_failed(detail: str, reference: Reference) -> AuthFailed:

@@ -29,6 +29,9 @@ from containers.registries import Place
 LIMIT = 20.0
 """Seconds for one answer."""
 LARGEST_MANIFEST = 4 << 20
+LARGEST_TOKEN = 1 << 16
+LONGEST_WAIT = 24 * 3600.0
+MOST_SHOWN = 12
 _INDEX = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
@@ -39,6 +42,8 @@ _SINGLE = (
 )
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64", "amd64": "amd64"}
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-f]{32,128}")
+_TOKEN = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +83,61 @@ async def look_up(
         data = _parsed(body, reference)
         architectures: tuple[str, ...] = ()
         if isinstance(data.get("manifests"), list):
-            found, architectures = _for(data["manifests"], wanted)
+            found, architectures = _for(data["manifests"], wanted, reference)
             if found is None:
+                offered = [pull_errors.plain(name, 20) for name in architectures[:MOST_SHOWN]]
                 error = pull_errors.not_offered(
-                    f"{reference} has no image for {wanted}; it has {', '.join(architectures) or 'none'}", reference
+                    f"{reference} has no image for {wanted}; it has {', '.join(offered) or 'none'}", reference
                 )
                 error.hint = "another tag may have one; an image for another architecture cannot run here"
-                error.evidence |= {"architecture": wanted, "offered": list(architectures)}
+                error.evidence |= {"architecture": wanted, "offered": offered}
                 raise error
             body, _ = await asking.manifest(found)
             data = _parsed(body, reference)
-    layers = tuple((str(x["digest"]), int(x["size"])) for x in data.get("layers") or () if "size" in x)
-    config = data.get("config") or {}
-    total = sum(size for _, size in layers) + int(config.get("size") or 0)
+    layers = _layers(data, reference)
+    config = data.get("config")
+    configured = _size(config["size"], reference) if isinstance(config, dict) and "size" in config else 0
+    total = sum(size for _, size in layers) + configured
     return Offer(digest, total if layers else None, layers, architectures, place)
 
 
-def _for(manifests: list[Any], wanted: str) -> tuple[str | None, tuple[str, ...]]:
+def _layers(data: Mapping[str, Any], reference: Reference) -> tuple[tuple[str, int], ...]:
+    """Digest and size of each layer whose size is told."""
+    entries = data.get("layers")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise _no_manifest(reference)
+    return tuple(
+        (_digest(entry.get("digest"), reference), _size(entry["size"], reference))
+        for entry in entries
+        if "size" in entry
+    )
+
+
+def _for(manifests: list[Any], wanted: str, reference: Reference) -> tuple[str | None, tuple[str, ...]]:
     """The digest for an architecture, and all architectures that there are."""
     digest, seen = None, []
     for entry in manifests:
-        where = entry.get("platform") or {}
+        where = (entry.get("platform") or {}) if isinstance(entry, dict) else None
+        if not isinstance(where, dict):
+            raise _no_manifest(reference)
         if where.get("os", "linux") != "linux" or where.get("architecture") in (None, "unknown"):
             continue
         seen.append(str(where["architecture"]))
         if where["architecture"] == wanted and digest is None:
-            digest = str(entry["digest"])
+            digest = _digest(entry.get("digest"), reference)
     return digest, tuple(dict.fromkeys(seen))
+
+
+def _digest(value: object, reference: Reference) -> str:
+    if not isinstance(value, str) or _DIGEST.fullmatch(value) is None:
+        raise _no_manifest(reference)
+    return value
+
+
+def _size(value: object, reference: Reference) -> int:
+    if not isinstance(value, int) or not 0 <= value < 2**63:
+        raise _no_manifest(reference)
+    return value
 
 
 @asynccontextmanager
@@ -151,15 +184,12 @@ class _Asking:
             sent["Authorization"] = self._authorization
         try:
             async with self._session.get(url, headers=sent) as answer:
-                body = await answer.content.read(LARGEST_MANIFEST) if not answer.content.at_eof() else b""
-                while not answer.content.at_eof() and len(body) < LARGEST_MANIFEST:
-                    body += await answer.content.read(LARGEST_MANIFEST - len(body))
-                return answer.status, answer.headers, body
+                return answer.status, answer.headers, await _start_of(answer, LARGEST_MANIFEST)
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._away(error) from error
 
     def _away(self, error: BaseException) -> SourceFailed:
-        said = str(error) or type(error).__name__
+        said = pull_errors.plain(str(error) or type(error).__name__, 200)
         return pull_errors.source_failed(
             f"{self._place.host} does not answer about {self._reference}: {said}", self._reference
         )
@@ -173,18 +203,18 @@ class _Asking:
         realm = values.get("realm", "")
         if scheme.lower() != "bearer" or not realm:
             return None
-        where = urlsplit(realm)
-        safe = where.scheme == "https" or where.hostname in ("127.0.0.1", "::1", "localhost")
-        headers = {} if self._login is None or not safe else {"Authorization": self._login.basic}
         scope = values.get("scope") or f"repository:{self._place.repository}:pull"
         params = {k: v for k, v in {"service": values.get("service"), "scope": scope}.items() if v}
         try:
+            where = urlsplit(realm)
+            safe = where.scheme == "https" or where.hostname in ("127.0.0.1", "::1", "localhost")
+            headers = {} if self._login is None or not safe else {"Authorization": self._login.basic}
             async with self._session.get(realm, params=params, headers=headers) as answer:
+                body = await _start_of(answer, LARGEST_TOKEN)
                 if answer.status != 200:
-                    raise self._refused(answer.status, answer.headers, await answer.read())
-                data = await answer.json(content_type=None)
-                return f"Bearer {data.get('token') or data['access_token']}"
-        except (KeyError, ValueError, AttributeError) as error:
+                    raise self._refused(answer.status, answer.headers, body)
+                return f"Bearer {_token(body)}"
+        except ValueError as error:
             raise self._away(error) from None
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._away(error) from error
@@ -204,33 +234,59 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
     """Seconds of a Retry-After header: a number, or a date next to `now` (Unix seconds); None for neither."""
     if text is None:
         return None
-    with contextlib.suppress(ValueError):
-        return max(0.0, float(text))
+    if text.isascii() and text.isdigit():
+        return min(float(text), LONGEST_WAIT)
     with contextlib.suppress(ValueError, TypeError):
         if now is not None:
-            return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+            return min(max(0.0, parsedate_to_datetime(text).timestamp() - now), LONGEST_WAIT)
     return None
+
+
+async def _start_of(answer: aiohttp.ClientResponse, longest: int) -> bytes:
+    """A body, or as much of it as is worth reading."""
+    body = bytearray()
+    while len(body) < longest and (piece := await answer.content.read(longest - len(body))):
+        body += piece
+    return bytes(body)
+
+
+def _token(body: bytes) -> str:
+    """What a token server gives. Raises ValueError, without the words of a parser that may hold a piece of it."""
+    data = _json(body)
+    token = (data.get("token") or data.get("access_token")) if isinstance(data, dict) else None
+    if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
+        raise ValueError("its token server gives no token")
+    return token
+
+
+def _json(body: bytes) -> Any:
+    """What it says; None for what is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _message(body: bytes) -> str:
     """The registry's own words, where it has some."""
     try:
-        error = json.loads(body)["errors"][0]
-        return f": {str(error.get('message') or error.get('code'))[:200]}"
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        error = _json(body)["errors"][0]
+        return f": {pull_errors.plain(str(error.get('message') or error.get('code')), 200)}"
+    except (KeyError, IndexError, TypeError, AttributeError):
         return ""
 
 
 def _parsed(body: bytes, reference: Reference) -> Mapping[str, Any]:
-    try:
-        data = json.loads(body)
-    except ValueError:
-        data = None
+    data = _json(body)
     if not isinstance(data, dict) or not (
         isinstance(data.get("manifests"), list) or isinstance(data.get("layers"), list)
     ):
-        raise pull_errors.source_failed(f"what came as the manifest of {reference} is none, or half of one", reference)
+        raise _no_manifest(reference)
     return data
+
+
+def _no_manifest(reference: Reference) -> SourceFailed:
+    return pull_errors.source_failed(f"what came as the manifest of {reference} is none, or half of one", reference)
 
 
 __all__ = ["AuthFailed", "NotOffered", "Offer", "RateLimited", "architecture", "look_up", "retry_after"]

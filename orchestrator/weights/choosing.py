@@ -20,6 +20,8 @@ _NO_MODEL = re.compile(r"(^|[/_.-])(mmproj|imatrix|mtp)([_.-]|$)", re.IGNORECASE
 """GGUF files beside a model: projectors, calibration data, heads to be merged."""
 _TEMPLATES = "additional_chat_templates/"
 MOST_SHOWN = 8
+MOST = 2_000
+"""Files of one model; the largest that are known have some two hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,10 @@ def wheel_of(thing: Variant | Drafter) -> str | None:
 def choose(paths: Iterable[str], wanted: Wanted) -> tuple[str, ...]:
     """The files, the first one first. Raises `NoChoice`."""
     known = sorted(paths)
-    if wanted.format is Format.SAFETENSORS:
-        return _safetensors(known)
-    return _gguf(known, wanted)
+    chosen = _safetensors(known) if wanted.format is Format.SAFETENSORS else _gguf(known, wanted)
+    if len(chosen) > MOST:
+        raise NoChoice(f"{len(chosen)} files would belong together, and no model has more than {MOST}")
+    return chosen
 
 
 def _safetensors(paths: list[str]) -> tuple[str, ...]:
@@ -137,10 +140,10 @@ def _fits(name: str, parts: list[str], wanted: Wanted) -> bool:
 
 
 def _all_parts(paths: list[str]) -> None:
-    splits = [s for s in map(_SPLIT.match, paths) if s is not None]
-    for split in splits:
-        count = int(split["count"])
-        have = {int(s["part"]) for s in splits if s["stem"] == split["stem"] and s["count"] == split["count"]}
-        absent = sorted(set(range(1, count + 1)) - have)
+    parts: dict[tuple[str, int], set[int]] = {}
+    for split in filter(None, map(_SPLIT.match, paths)):
+        parts.setdefault((split["stem"], int(split["count"])), set()).add(int(split["part"]))
+    for (stem, count), have in parts.items():
+        absent = set(range(1, count + 1)) - have
         if absent:
-            raise NoChoice(f"part {absent[0]} of {count} of {split['stem']} is missing there", paths)
+            raise NoChoice(f"part {min(absent)} of {count} of {stem} is missing there", paths)

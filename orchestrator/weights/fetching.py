@@ -224,12 +224,14 @@ def redirected(url: str, location: str | None) -> str:
     """Where a redirect leads; never from TLS to plain text, never to something that is no HTTP.
 
     Raises `SourceFailed`."""
-    onward = urljoin(url, location or "")
-    scheme = urlsplit(onward).scheme
-    if not location or scheme not in ("http", "https") or (url.startswith("https:") and scheme != "https"):
-        raise SourceFailed(
-            f"the hub sends to {urlsplit(onward).scheme or 'nowhere'}, which is not followed", hint=_AGAIN
-        )
+    try:
+        onward = urljoin(url, location or "")
+        parts = urlsplit(onward)
+        scheme = parts.scheme if location and parts.hostname and parts.port != 0 else ""
+    except ValueError:  # no port, no address
+        onward = scheme = ""
+    if scheme not in ("http", "https") or (url.startswith("https:") and scheme != "https"):
+        raise SourceFailed(f"the hub sends to {scheme or 'nowhere'}, which is not followed", hint=_AGAIN)
     return onward
 
 

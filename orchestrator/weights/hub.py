@@ -7,6 +7,7 @@ behind at the deadline. It is imported with the first question: it takes 25 MB a
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,11 +18,14 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import OutriderError, SourceFailed, UsageError
 from orchestrator.weights.answers import Asked, refusal
+from orchestrator.weights.shelf import PARTIAL
 from orchestrator.weights.token import Token
 
 T = TypeVar("T")
 COMMIT = 40
 """Hexadecimal digits of a commit."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +137,26 @@ def _snapshot(info: Any, asked: Asked) -> Snapshot:
         )
     files = []
     for found in info.siblings or ():
-        if not isinstance(found.size, int) or found.size < 0 or not _plain(found.rfilename):
-            continue  # what has no size cannot be checked, what has no plain name not be stored
-        sha256 = None if found.lfs is None else str(found.lfs.sha256).lower()
-        files.append(HubFile(found.rfilename, found.size, sha256, found.blob_id))
+        sized = isinstance(found.size, int) and not isinstance(found.size, bool) and 0 <= found.size < 2**63
+        sha256 = None if found.lfs is None else _hex(_SHA256, found.lfs.sha256)
+        git_sha1 = _hex(_SHA1, found.blob_id)
+        known = git_sha1 if found.lfs is None else sha256
+        if not sized or known is None or not _plain(found.rfilename):
+            continue  # what has no size and digest cannot be checked, what has no plain name not be stored
+        files.append(HubFile(found.rfilename, found.size, sha256, git_sha1))
     return Snapshot(asked.repository, commit, tuple(sorted(files, key=lambda f: f.path)))
 
 
+def _hex(pattern: re.Pattern[str], value: object) -> str | None:
+    text = value.lower() if isinstance(value, str) else ""
+    return text if pattern.fullmatch(text) else None
+
+
 def _plain(path: object) -> bool:
-    """Whether a path of the hub's can be one below a folder of ours."""
+    """Whether a path of the hub's can be one below a folder of ours, and is none that we give to notes."""
     if not isinstance(path, str) or not 0 < len(path) <= 512 or not path.isprintable() or "\\" in path:
+        return False
+    if path.endswith((PARTIAL, f"{PARTIAL}.json")):
         return False
     return all(part and not part.startswith(".") and len(part.encode()) <= 200 for part in path.split("/"))
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +101,4 @@ def _unless_at_zero(offset: int, text: str) -> Verdict:
 
 def _length(headers: Mapping[str, str]) -> int | None:
     text = (headers.get("content-length") or "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None

@@ -173,3 +173,101 @@ def test_the_most_special_login_counts(tmp_path: Path) -> None:
     assert logins.find(REFERENCE, environ={"REGISTRY_AUTH_FILE": str(file)}) == Login("ghcr.io/owner", "p")
     assert logins.find(REFERENCE, environ={"REGISTRY_AUTH_FILE": str(tmp_path / "none")}) is None
     assert "'p'" not in repr(logins.find(REFERENCE, str(file)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"layers": [1]}',
+        b'{"layers": [{"size": 1}]}',
+        b'{"layers": [{"digest": "d", "size": "many"}]}',
+        b'{"layers": [{"digest": "d", "size": -5}]}',
+        b'{"layers": [{"digest": "d", "size": 1e999}]}',
+        b'{"layers": [{"digest": "d", "size": 1%s}]}' % (b"0" * 400),
+        b'{"manifests": [1]}',
+        b'{"manifests": [{"platform": {"architecture": "amd64"}}]}',
+        b'{"manifests": [{"platform": {"architecture": "amd64"}, "digest": "../../x"}]}',
+        b"[" * 200_000,
+    ],
+)
+async def test_a_manifest_that_is_none(body: bytes) -> None:
+    async with answering(lambda _: web.Response(body=body)) as place:
+        with pytest.raises(OutriderError) as caught:
+            await registry.look_up(REFERENCE, place, wants="amd64")
+    assert caught.value.code == "source_failed"
+
+
+async def test_what_a_registry_says_is_cut_short_and_drives_no_terminal() -> None:
+    """In errors, which end in the journal and on a screen."""
+    many = {"manifests": [{"digest": DIGEST, "platform": {"architecture": f"\x1b]0;{n}\x07"}} for n in range(20_000)]}
+    for status, body in ((200, many), (500, {"errors": [{"message": "\x1b[2J\r" + "x" * 500}]})):
+        async with answering(lambda _, s=status, b=body: web.json_response(b, status=s)) as place:  # type: ignore[misc]
+            with pytest.raises(OutriderError) as caught:
+                await registry.look_up(REFERENCE, place)
+        assert caught.value.detail.isprintable()
+        assert len(caught.value.detail) < 500
+        assert len(json.dumps(caught.value.evidence)) < 2000
+
+
+@pytest.mark.parametrize("said", ["inf", "nan", "1e999", "-1", "9" * 400])
+async def test_a_wait_that_is_no_time(said: str) -> None:
+    async with answering(lambda _: web.Response(status=429, headers={"Retry-After": said})) as place:
+        with pytest.raises(OutriderError) as caught:
+            await registry.look_up(REFERENCE, place)
+    assert caught.value.code == "rate_limited"
+    json.dumps(caught.value.evidence, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        {"token": "a\r\nX-Evil: 1"},
+        {"token": {"a": 1}},
+        {"token": "x" * (1 << 20)},
+        {"access_token": None},
+        ["token"],
+        b"[" * 200_000,
+        b'{"token": "t0ken", "more": "' + b"x" * (8 << 20) + b'"}',
+    ],
+)
+async def test_a_token_that_is_none(token: object) -> None:
+    def answer(request: web.Request) -> web.Response:
+        if request.path == "/token":
+            return web.Response(body=token if isinstance(token, bytes) else json.dumps(token).encode())
+        return web.Response(
+            status=401, headers={"WWW-Authenticate": f'Bearer realm="http://{request.host}/token",service="x"'}
+        )
+
+    async with answering(answer) as place:
+        with pytest.raises(OutriderError) as caught:
+            await registry.look_up(REFERENCE, place, Login("u", "pw"))
+    assert caught.value.code == "source_failed"
+
+
+@pytest.mark.parametrize("realm", ["http://[", "http://x:999999/", "ftp://x/", "//", "file:///etc/passwd"])
+async def test_a_token_server_that_is_none(realm: str) -> None:
+    challenge = {"WWW-Authenticate": f'Bearer realm="{realm}"'}
+    async with answering(lambda _: web.Response(status=401, headers=challenge)) as place:
+        with pytest.raises(OutriderError) as caught:
+            await registry.look_up(REFERENCE, place, Login("u", "pw"))
+    assert caught.value.code in ("source_failed", "auth_failed")
+
+
+async def test_neither_login_nor_token_follows_a_redirect() -> None:
+    seen: list[str | None] = []
+
+    def other(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({"token": "t"}) if "token" in request.path else web.Response(body=MANIFEST)
+
+    async with answering(other) as elsewhere:
+
+        def answer(request: web.Request) -> web.Response:
+            if request.path == "/token" or request.headers.get("Authorization") == "Bearer t":
+                raise web.HTTPFound(f"http://{elsewhere.host}{request.path}")
+            realm = f"http://{request.host}/token"
+            return web.Response(status=401, headers={"WWW-Authenticate": f'Bearer realm="{realm}",service="x"'})
+
+        async with answering(answer) as place:
+            assert (await registry.look_up(REFERENCE, place, Login("u", "pw"))).digest == DIGEST
+    assert seen == [None, None]

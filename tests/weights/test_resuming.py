@@ -114,6 +114,8 @@ def test_what_is_on_disk_is_always_a_beginning_of_the_file(answers: list[Answer]
         (206, {"content-range": "bytes 49-199/200"}, 50, "anew", 0),
         (206, {"content-range": "bytes 50-199/*"}, 50, "anew", 0),
         (206, {}, 0, "wrong", 0),
+        (206, {"content-range": f"bytes 50-{'9' * 5000}/{'9' * 5000}"}, 50, "anew", 0),
+        (200, {"content-length": "9" * 5000}, 0, "go", 0),
         (206, {"content-range": "bytes 50-250/251"}, 50, "wrong", 0),
         (416, {}, 50, "anew", 0),
         (416, {}, 0, "wrong", 0),
