@@ -185,11 +185,13 @@ class _Asking:
         try:
             async with self._session.get(url, headers=sent) as answer:
                 return answer.status, answer.headers, await _start_of(answer, LARGEST_MANIFEST)
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise self._away(error) from error
 
     def _away(self, error: BaseException) -> SourceFailed:
         said = pull_errors.plain(str(error) or type(error).__name__, 200)
+        if isinstance(error, ValueError):  # not in its words: a proxy's address holds a password
+            said = "an address, of a proxy or of what it sends to, is none"
         return pull_errors.source_failed(
             f"{self._place.host} does not answer about {self._reference}: {said}", self._reference
         )
@@ -213,11 +215,14 @@ class _Asking:
                 body = await _start_of(answer, LARGEST_TOKEN)
                 if answer.status != 200:
                     raise self._refused(answer.status, answer.headers, body)
-                return f"Bearer {_token(body)}"
-        except ValueError as error:
-            raise self._away(error) from None
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             raise self._away(error) from error
+        token = _token(body)
+        if token is None:
+            raise pull_errors.source_failed(
+                f"the token server of {self._place.host} gives none for {self._reference}", self._reference
+            )
+        return f"Bearer {token}"
 
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes) -> FetchError:
         what = f"{self._place.host} answers {status} about {self._reference}{_message(body)}"
@@ -250,13 +255,11 @@ async def _start_of(answer: aiohttp.ClientResponse, longest: int) -> bytes:
     return bytes(body)
 
 
-def _token(body: bytes) -> str:
-    """What a token server gives. Raises ValueError, without the words of a parser that may hold a piece of it."""
+def _token(body: bytes) -> str | None:
+    """What a token server gives; None where that is no token."""
     data = _json(body)
     token = (data.get("token") or data.get("access_token")) if isinstance(data, dict) else None
-    if not isinstance(token, str) or _TOKEN.fullmatch(token) is None:
-        raise ValueError("its token server gives no token")
-    return token
+    return token if isinstance(token, str) and _TOKEN.fullmatch(token) else None
 
 
 def _json(body: bytes) -> Any:

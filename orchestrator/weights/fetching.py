@@ -145,8 +145,7 @@ class Fetcher:
                 self._meter.at(partial.length)
                 await self._take(answer, partial)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            what = "no byte came in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-            text = f"{target.path} of {target.repository} broke off at byte {partial.length}: {what[:200]}"
+            text = f"{target.path} of {target.repository} broke off at byte {partial.length}: {_said(error)}"
             raise SourceFailed(text, hint=_AGAIN) from error
         if partial.length < target.size:
             text = f"{target.path} of {target.repository} ended at byte {partial.length} of {target.size}"
@@ -214,8 +213,18 @@ WRITE_AFTER = 0.5
 """Seconds after which a slow trickle is written."""
 
 
+def _said(error: Exception) -> str:
+    """What went wrong with a connection, without addresses: a proxy's holds its password, a CDN's is signed."""
+    if isinstance(error, TimeoutError):
+        return "no byte came in time"
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered {error.status}, {error.message[:100]}"
+    if isinstance(error, aiohttp.InvalidURL):
+        return "that of the proxy, or one that the hub sends to, is no address"
+    return str(error)[:200] or type(error).__name__
+
+
 def origin(url: str) -> tuple[str, str | None, int | None]:
-    """What must be alike for two addresses to be the same host's: scheme, name, port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 

@@ -271,3 +271,15 @@ async def test_neither_login_nor_token_follows_a_redirect() -> None:
         async with answering(answer) as place:
             assert (await registry.look_up(REFERENCE, place, Login("u", "pw"))).digest == DIGEST
     assert seen == [None, None]
+
+
+@pytest.mark.parametrize(
+    "address", ["u:S3cret@127.0.0.1:1", "http://u:S3cret@127.0.0.1:bad", "http://u:S3cret@127.0.0.1:1"]
+)
+async def test_the_login_of_a_proxy_is_in_no_error(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", address)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(OutriderError) as caught:
+        await registry.look_up(REFERENCE, Place("ghcr.io", "owner/name"), limit=5)
+    assert caught.value.code == "source_failed"
+    assert "S3cret" not in f"{caught.value} {caught.value.hint} {caught.value.evidence}"

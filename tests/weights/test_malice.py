@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import time
 from pathlib import Path
 
 import pytest
 
+from orchestrator.clock import SystemClock
 from orchestrator.errors import NotOffered, OutriderError, SourceFailed
 from orchestrator.models import Format
 from orchestrator.weights import shelf
 from orchestrator.weights.choosing import NoChoice, Wanted, choose
+from orchestrator.weights.meter import Meter
 from tests.weights.conftest import Place, safetensors, some_bytes
 
 GGUF = Wanted(Format.GGUF, file="*.gguf")
@@ -133,3 +137,25 @@ async def test_a_link_in_the_store_is_not_written_through(place: Place, tmp_path
     with pytest.raises(OutriderError):
         await place.pull("org/m", GGUF)
     assert victim.read_bytes() == b"mine"
+
+
+async def test_the_login_of_a_proxy_is_in_no_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    place.server.add("org/m", {"m.gguf": some_bytes(5000)})
+    settled = await place.settle("org/m", GGUF)
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        where = f"http://someone:S3cret@127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        monkeypatch.setenv("https_proxy", where)
+        place.server.endpoint = "https://hub.invalid"
+        with pytest.raises(SourceFailed, match="407") as raised:
+            await place.puller().carry_out(settled, Meter(SystemClock().now))
+    assert "S3cret" not in f"{raised.value} {raised.value.hint} {raised.value.evidence}"
+    sent = base64.b64encode(b"someone:S3cret")
+    assert asked
+    assert all(b"CONNECT" in head and sent in head for head in asked)
