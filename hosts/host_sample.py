@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from hosts.facts import Memory
-from hosts.reading import read_text
+from hosts.pressure import waited
 from hosts.roots import Roots
-
-_AVERAGE = re.compile(r"^(some|full) avg10=(\d{1,3}\.\d{2}) ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +24,12 @@ class HostSample:
 
 def read_host(roots: Roots, memory: Memory) -> HostSample:
     """Three small files of /proc."""
-    some, full = pressure(roots, "memory")
+    some, full = waited(roots, "memory")
     return HostSample(
         memory_total=memory.total,
         memory_available=memory.available,
         memory_some=some,
         memory_full=full,
-        cpu_some=pressure(roots, "cpu")[0],
-        io_full=pressure(roots, "io")[1],
+        cpu_some=waited(roots, "cpu")[0],
+        io_full=waited(roots, "io")[1],
     )
-
-
-def pressure(roots: Roots, of: str) -> tuple[float | None, float | None]:
-    """`(some, full)`: percent of the last ten seconds, by /proc/pressure."""
-    found = dict(_AVERAGE.findall(read_text(roots.proc / "pressure" / of, 4096) or ""))
-    return _percent(found.get("some")), _percent(found.get("full"))
-
-
-def _percent(text: str | None) -> float | None:
-    value = None if text is None else float(text)
-    return value if value is not None and value <= 100 else None

@@ -27,12 +27,23 @@ class MemoryPressure:
 
 def read_pressure(roots: Roots) -> MemoryPressure:
     """One reading. Never fails."""
-    full = _line(read_bytes(roots.proc / "pressure/memory", _LIMIT), b"full ")
+    full = _line(_stalls(roots, "memory"), b"full ")
     return MemoryPressure(
         available=_available(read_bytes(roots.proc / "meminfo", _LIMIT)),
         full_avg10=_percent(_value(full, "avg10")),
         stalled_us=number(_value(full, "total")),
     )
+
+
+def waited(roots: Roots, of: str) -> tuple[float | None, float | None]:
+    """`(some, full)`: percent of the last ten seconds in which some task, or all that had work, waited for `of`
+    (`memory`, `cpu`, `io`)."""
+    text = _stalls(roots, of)
+    return _percent(_value(_line(text, b"some "), "avg10")), _percent(_value(_line(text, b"full "), "avg10"))
+
+
+def _stalls(roots: Roots, of: str) -> bytes | None:
+    return read_bytes(roots.proc / "pressure" / of, _LIMIT)
 
 
 def _available(meminfo: bytes | None) -> int | None:
