@@ -347,7 +347,7 @@ class Actor:
         d.speculate = engine.plan.method is not Method.NONE or d.entry.speculation.policy == "off"
         if engine.state is State.READY and (d.serving is None or engine.generation > d.serving):
             d.serving = engine.generation
-            d.wanted = engine.plan
+            d.wanted, d.proven = engine.plan, engine.plan.digest
         elif d.wanted is None:
             d.wanted = engine.plan
 

@@ -58,6 +58,8 @@ class Deployment:
     serving: int | None = None
     wanted: Plan | None = None
     """The plan to run. Only a person, a reload or the governor changes it; drift does not."""
+    proven: str | None = None
+    """The digest of the plan that served last, since this daemon runs."""
     fresh: str | None = None
     """The digest of what the planner would choose now; differs from what runs when that has drifted."""
     speculate: bool = True

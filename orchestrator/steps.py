@@ -26,6 +26,7 @@ from orchestrator.errors import (
     MEMORY_GUARD,
     DatabaseFailed,
     DeviceMissing,
+    DoesNotFit,
     EngineFailed,
     OutriderError,
     SwitchTooCostly,
@@ -244,6 +245,8 @@ class Steps:
             if isinstance(error, ImageMissing):
                 # it went after the plan was made: planned anew, which brings it
                 d.wanted, error.retryable = None, self._c.images.pulls_at_start
+            elif isinstance(error, DoesNotFit) and engine.plan.digest != d.proven:
+                d.wanted = None  # another was started meanwhile: planned anew, for what is left
             self.record_failure(engine.verdict or self._as_missing(error), ran_for=0.0)
             return False
         seconds = self._c.clock.now() - started
@@ -253,7 +256,7 @@ class Steps:
         if fresh:
             await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
             d.last_start_s = seconds
-        d.reason, d.guarded = None, None
+        d.reason, d.guarded, d.proven = None, None, engine.plan.digest
         self._promote(engine)
         self._emit(
             "ready",

@@ -38,7 +38,8 @@ class Verbs:
         """A person takes it upon themselves: what speaks against a start is put away, and named."""
         d = actor.deployment
         evidence = {} if d.suspicion is None else d.suspicion.evidence
-        await self._c.marks.forget(d.name, f"{author} starts {d.name} all the same")
+        if d.suspicion is not None or not d.loading:  # else the mark is of the load that goes on
+            await self._c.marks.forget(d.name, f"{author} starts {d.name} all the same")
         await self._c.needs.forget(d.name, self._c.clock.wall())
         self._c.journal.emit(
             "desired",
@@ -50,6 +51,9 @@ class Verbs:
 
     async def restart(self, name: str, *, author: str) -> DeploymentView:
         actor = self._meant_to_run(name)
+        why = self._c.devices.bar(actor.deployment)
+        if why is not None:
+            raise DeviceRefused(why.code, f"{name} would not come up again: {why.text}", hint=why.hint)
         self._say(actor, "restart", f"{author} restarts {name}", author)
         await self._admit_again(actor)
         await actor.restart()

@@ -12,9 +12,10 @@ import pytest
 
 from containers.errors import PodmanFailed, PodmanUnreachable
 from orchestrator.context import Cause
-from orchestrator.errors import MEMORY_GUARD, DatabaseFailed, EngineFailed, ModelFileError
+from orchestrator.errors import MEMORY_GUARD, DatabaseFailed, DoesNotFit, EngineFailed, ModelFileError
 from orchestrator.routing import Route
 from orchestrator.store import Store
+from orchestrator.timing import Timing
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, a_plan, an_entry
 from tests.waiting import until
@@ -262,3 +263,35 @@ async def test_nobody_waits_for_an_actor_that_has_ended(world: World) -> None:
     await asyncio.wait([world.task])
     await asyncio.wait_for(asked, LIMIT)
     await asyncio.wait_for(world.actor.drain(), LIMIT)
+
+
+async def test_a_first_plan_for_memory_that_another_took_meanwhile_is_made_anew(world: World) -> None:
+    """Two models that are started at the same moment are planned for the same memory."""
+    full = DoesNotFit("needs 60 GiB and 40 GiB are left")
+    full.retryable = True
+    world.runner.fail_up = full
+    world.run()
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await world.until_code("failed")
+    assert world.d.reason is not None
+    assert world.d.reason.code == "too_big"
+    world.planner.answer, world.runner.fail_up = OTHER, None
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "it serves")
+    assert world.d.serving_engine is not None
+    assert world.d.serving_engine.plan.digest == OTHER.digest
+
+
+async def test_a_plan_that_has_served_waits_for_its_memory(tmp_path: Path) -> None:
+    world = await World.open(tmp_path, Timing(backoff_first=0.02, backoff_next=0.02, backoff_max=0.02))
+    engine = await world.started()
+    full = DoesNotFit("needs 60 GiB and 40 GiB are left")
+    full.retryable = True
+    world.runner.fail_up = full
+    world.planner.answer = OTHER
+    world.runner.kill()
+    await until(lambda: world.d.reason is not None and world.d.reason.code == "too_big", LIMIT, "no room")
+    world.runner.fail_up = None
+    await until(lambda: world.d.serving not in (None, engine.generation), LIMIT, "it serves again")
+    assert world.d.serving_engine is not None
+    assert world.d.serving_engine.plan.digest == engine.plan.digest
+    await world.close()
