@@ -108,7 +108,7 @@ def not_offered(detail: str, reference: Reference) -> NotOffered:
     """The registry answers, and has no such image."""
     return NotOffered(
         detail,
-        hint=f"check the spelling; `skopeo list-tags docker://{reference.name}` lists what there is",
+        hint=f"check the spelling; `podman search --list-tags {reference.name}` lists what there is",
         evidence={"image": str(reference), "registry": reference.registry},
     )
 

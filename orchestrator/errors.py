@@ -6,7 +6,7 @@
       NotFound              not_found          exit 3, HTTP 404
       Refused               refused            exit 4, HTTP 409
         DoesNotFit          too_big
-        WeightsMissing      weights_missing  (orchestrator.planning)
+        WeightsMissing      weights_missing
         Conflict            conflict
         SwitchTooCostly     switch_too_costly
         SuspectedHostCrash  suspected_host_crash
@@ -82,6 +82,7 @@ __all__ = [
     "SwitchTooCostly",
     "TimedOut",
     "UsageError",
+    "WeightsMissing",
     "exit_code",
     "status",
 ]
@@ -121,6 +122,12 @@ class DoesNotFit(Refused):
     """The plan needs more memory than there is."""
 
     code = "too_big"
+
+
+class WeightsMissing(Refused):
+    """The plan is good, and its weights are not here."""
+
+    code = "weights_missing"
 
 
 class Conflict(Refused):

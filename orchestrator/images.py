@@ -155,7 +155,7 @@ class Images:
             if found is None:
                 raise SourceFailed(
                     f"{reference.registry} did not answer about {reference}",
-                    hint=f"`outrider image pin {reference} --digest sha256:...` needs no answer once it is here",
+                    hint=f"once {wanted} is here it can be pinned without its registry: `outrider image pull {wanted}`",
                 )
             resolved = found.digest
         except (SourceFailed, AuthFailed) as error:

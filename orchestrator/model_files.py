@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator import gguf_file
-from orchestrator.errors import ModelFileError
+from orchestrator.errors import ModelFileError, WeightsMissing
 from orchestrator.file_facts import FileFacts, FileProblem, location, stored_at
 from orchestrator.models import Drafter, Format, ModelEntry, Variant
+from orchestrator.plan import Plan
 from orchestrator.weights import shelf
 from orchestrator.weights.choosing import source_of
 
@@ -119,3 +120,21 @@ def _folder(thing: Variant | Drafter, path: str) -> FileFacts | FileProblem:
         vocab=None,
         tokens_digest=None,
     )
+
+
+def check_mounted(plan: Plan) -> None:
+    """Whether the files of a plan that was made before are still here. Blocking.
+
+    Raises `WeightsMissing`, as one that may go away by itself: their disk may be mounted later.
+    """
+    for mount in plan.mounts:
+        inside = [Path(a).relative_to(mount.target) for a in plan.argv if Path(a).is_relative_to(mount.target)]
+        for path in (Path(mount.source, part) for part in (Path(), *inside)):
+            if not path.exists():
+                error = WeightsMissing(
+                    f"{path} is not there any more",
+                    hint=f"`outrider start {plan.model} --pull` fetches what is missing, then starts",
+                    evidence={"model": plan.model, "path": str(path)},
+                )
+                error.retryable = True
+                raise error

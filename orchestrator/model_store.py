@@ -292,7 +292,10 @@ def _remove(name: str, store: Path, models_d: Path, weights: bool) -> None:
         raise NotFound(f"there is no model {name!r} here", hint="`outrider model ls` shows what there is")
     if file.is_file():
         if not model_toml.is_ours(file.read_text(encoding="utf-8", errors="replace")):
-            raise Refused(f"{file} was written by hand", hint="remove the model there, then reload")
+            raise Refused(
+                f"{file} was written by hand",
+                hint="take the model out of it, then `outrider reload`; `outrider prune --weights` frees the weights",
+            )
         file.unlink()
     if weights and folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)

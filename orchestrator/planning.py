@@ -22,7 +22,7 @@ from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.device_need import Device, Need
-from orchestrator.errors import DeviceMissing, DoesNotFit, ModelFileError, OutriderError, Refused
+from orchestrator.errors import DeviceMissing, DoesNotFit, ModelFileError, OutriderError, Refused, WeightsMissing
 from orchestrator.file_facts import FileProblem, Files, location
 from orchestrator.images import Images
 from orchestrator.model_files import FileReader
@@ -40,12 +40,6 @@ Fetch = Callable[[str], Awaitable[ImageInfo | None]]
 SHOWN_REJECTIONS = 3
 MISSING = frozenset({"weights_missing", "drafter_missing"})
 """Reasons with which the planner says that a plan's files are not on this host yet."""
-
-
-class WeightsMissing(Refused):
-    """The plan is good, and its weights are not here."""
-
-    code = "weights_missing"
 
 
 class Planning:

@@ -31,6 +31,7 @@ from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
 from orchestrator.gateway_link import Drained, GatewayLink
 from orchestrator.loading_marks import LoadingMarks
+from orchestrator.model_files import check_mounted
 from orchestrator.paths import Paths
 from orchestrator.plan import KEY, PORT, SOCKET_FOLDER
 from orchestrator.runtimes import adapter, diagnose
@@ -128,6 +129,7 @@ class Runner:
         if engine.container_id is None:
             seen(State.PULLING, f"looking for image {engine.plan.image[:40]}")
             await self._image(engine)
+            await asyncio.to_thread(check_mounted, engine.plan)
             engine.move(State.CREATING)
             seen(State.CREATING, "reserving memory and creating the container")
             await self.admission.reserve(engine.id, engine.plan)

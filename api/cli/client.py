@@ -55,6 +55,7 @@ _BY_CODE: Mapping[str, type[OutriderError]] = {
     "not_found": NotFound,
     "refused": Refused,
     "too_big": Refused,
+    "weights_missing": Refused,
     "conflict": Refused,
     "switch_too_costly": Refused,
     "suspected_host_crash": Refused,

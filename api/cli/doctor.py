@@ -38,7 +38,7 @@ def doctor(
     listing: Annotated[bool, typer.Option("--list", help="Say which rules there are, and ask none.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what is wrong with this machine and how to mend it. 1 when there is a problem; warnings alone are 0."""
+    """Say what is wrong with this machine and how to mend it. Exit code 1 when there is a problem, 0 for warnings."""
     rules = _chosen(rule)
     if listing:
         _list(rules, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.options import Json, common
-from api.cli.output import print_json, print_table, say, size, ticker
+from api.cli.output import amount, print_json, print_table, say, ticker
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PODMAN = 30.0
 """Seconds for Podman to answer."""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 image_app = typer.Typer(no_args_is_help=True, help="Build, pull, pin, list and remove engine images.")
 
@@ -84,7 +86,7 @@ def build(  # noqa: PLR0917 - options have names on a command line
     if as_json:
         print_json(_document(info))
     else:
-        say(f"{info.names[0] if info.names else info.id}  {size(info.size)}")
+        say(f"{info.names[0] if info.names else info.id}  {amount(info.size)}")
 
 
 @image_app.command("ls")
@@ -103,7 +105,7 @@ def list_(ctx: typer.Context, as_json: Json = False) -> None:
             (
                 view["reference"],
                 _short(view["id"]) if view["id"] else "not here",
-                size(view["size"]),
+                amount(view["size"]),
                 _short(view["pinned"]["digest"]) if view["pinned"] else "-",
                 ", ".join(view["used_by"]) or "-",
                 needs(view["needs"]),
@@ -154,6 +156,11 @@ def pin(
 
     if unpin and digest is not None:
         raise UsageError("--unpin and --digest exclude each other", hint="give one of them")
+    if digest is not None and not _DIGEST.fullmatch(digest):
+        raise UsageError(
+            f"{digest!r} is no digest: sha256: and 64 hexadecimal digits",
+            hint=f"`outrider image pin {image}` without --digest takes the present one",
+        )
     with Client(common(ctx).paths) as client:
         if unpin:
             client.call("DELETE", "/images/pin", params={"image": image})
@@ -184,7 +191,7 @@ def rm(
     if as_json:
         print_json(view)
     else:
-        say(f"removed {view['reference']}  {size(view['size'])}")
+        say(f"removed {view['reference']}  {amount(view['size'])}")
 
 
 def needs(view: Mapping[str, Any] | None) -> str:

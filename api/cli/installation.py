@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.options import Json
-from api.cli.output import note, print_json, say, size
+from api.cli.output import amount, note, print_json, say
 from orchestrator.errors import Refused
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done;
 Prefix = Annotated[
     Path | None,
     typer.Option("--prefix", metavar="DIR", help="Put the files below this folder instead, as a packager does."),
+]
+PrefixOf = Annotated[
+    Path | None,
+    typer.Option("--prefix", metavar="DIR", help="What `install --prefix` put below this folder instead."),
 ]
 
 
@@ -35,9 +39,9 @@ def install(
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start the service, too.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Make Outrider a service of this machine: application, user, folders, units. Again: repair or upgrade.
+    """Make Outrider a service of this machine.
 
-    An existing configuration is never changed.
+    Application, user, folders, units. Again: repair or upgrade. An existing configuration is never changed.
     """
     from importlib.metadata import version
 
@@ -64,10 +68,13 @@ def uninstall(
         bool, typer.Option("--purge", help="Weights, configuration, user and images built here go as well.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before weights are removed.")] = False,
-    prefix: Prefix = None,
+    prefix: PrefixOf = None,
     as_json: Json = False,
 ) -> None:
-    """Stop the service and remove what `install` made; weights and configuration stay."""
+    """Stop the service and remove what `install` made.
+
+    Weights and configuration stay.
+    """
     from api.install.preflight import root
     from api.install.removing import uninstall as work
 
@@ -111,7 +118,7 @@ def _answer(doing: Doing, as_json: bool, more: dict[str, Any]) -> None:
     same = sum(step.state == "unchanged" for step in doing.steps)
     if not as_json:
         if same:
-            say(f"{same} things were in place already")
+            say("1 thing was in place already" if same == 1 else f"{same} things were in place already")
         return
     print_json(
         {
@@ -132,8 +139,8 @@ def _ask(prefix: Path | None) -> None:
     folders = [str(layout.under(prefix, path)) for path in (layout.CONFIG, layout.STATE)]
     if not sys.stdin.isatty():
         raise Refused(
-            f"--purge removes {' and '.join(folders)} ({size(sizes(*folders))}) and was not confirmed",
+            f"--purge removes {' and '.join(folders)} ({amount(sizes(*folders))}) and was not confirmed",
             hint="give --yes as well, or call it in a terminal; --dry-run shows what would go",
         )
-    if not typer.confirm(f"Remove {' and '.join(folders)} ({size(sizes(*folders))}) for good?", err=True):
+    if not typer.confirm(f"Remove {' and '.join(folders)} ({amount(sizes(*folders))}) for good?", err=True):
         raise Refused("not confirmed; nothing was done")

@@ -10,7 +10,7 @@ import typer
 
 from api.cli import processes
 from api.cli.options import Json, Model, at, common
-from api.cli.output import MIB, Ticker, note, print_json, say, size, ticker
+from api.cli.output import Ticker, amount, note, print_json, say, ticker
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ def _bytes(job: Mapping[str, Any]) -> str:
     if done is None:
         return ""
     if not total:
-        return f" ({size(done)})"
+        return f" ({amount(done)})"
     if job["kind"] == "model_pull":
         return f" ({done / total * 100:.0f} %)"  # its words have the bytes
-    return f" ({done / MIB:.0f} of {total / MIB:.0f} MiB, {done / total * 100:.0f} %)"
+    return f" ({amount(done)} of {amount(total)}, {done / total * 100:.0f} %)"
 
 
 @model_app.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.options import Json, Model, common
-from api.cli.output import print_json, print_table, say, size
+from api.cli.output import amount, print_json, print_table, say, size
 from orchestrator.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def show(ctx: typer.Context, model: Model, as_json: Json = False) -> None:
     print_table(
         ("VARIANT", "FORMAT", "QUANTISATION", "WEIGHTS", "WHERE"),
         [
-            (v.name, v.format, v.quantisation, size(v.weight_bytes), v.path or v.repository or "-")
+            (v.name, v.format, v.quantisation, amount(v.weight_bytes), v.path or v.repository or "-")
             for v in entry.variants
         ],
         empty="no variants",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from containers.errors import OutriderError
 from orchestrator.errors import exit_code
+from orchestrator.weights import meter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -159,9 +160,14 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes for people; unknown is a dash."""
+    """Bytes of memory for people; unknown is a dash. Files are `amount`."""
     if count is None:
         return "-"
     if count >= GIB:
         return f"{count / GIB:.1f} GiB"
     return f"{count / MIB:.0f} MiB" if count >= MIB else f"{count} B"
+
+
+def amount(count: int | None) -> str:
+    """Bytes of files and images, as hubs and registries count them; unknown is a dash. Memory is `size`."""
+    return "-" if count is None else meter.amount(count)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from api.cli.options import Json, common
-from api.cli.output import note, print_json, print_table, say, size, ticker
+from api.cli.output import amount, note, print_json, print_table, say, ticker
 from orchestrator.errors import Refused
 
 LIMIT = 600.0
@@ -38,25 +38,27 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove images, weights, caches and logs that Outrider brought and nothing needs; asks before.
+    """Remove what Outrider brought and nothing needs.
 
-    Of all kinds, unless some are named. Engines and what they use are never touched, nor is anything of others.
+    Images, weights, caches and logs, unless some are named; it asks before. Engines and what they use are never
+    touched, nor is anything of others.
     """
     from api.cli.client import Client
 
     groups = [name for name, chosen in (("images", images), ("weights", weights), ("caches", caches)) if chosen]
     wish: dict[str, Any] = {"groups": groups, "everything": everything, "older_than_days": older_than}
-    with Client(common(ctx).paths) as client, ticker("looking at what is here") as shown:
-        found = client.call("POST", "/prune", body={**wish, "dry_run": True}, timeout=LIMIT)
+    with Client(common(ctx).paths) as client:
+        with ticker("looking at what is here"):
+            found = client.call("POST", "/prune", body={**wish, "dry_run": True}, timeout=LIMIT)
         going = [thing for thing in found["things"] if thing["action"] == "remove"]
         if not as_json:
-            shown.done("")
             print_found(found, going)
         if not dry_run and going:
             if not yes:
                 _ask(found, going, as_json=as_json)
             body = {**wish, "dry_run": False, "only": [thing["id"] for thing in going]}
-            found = client.call("POST", "/prune", body=body, timeout=LIMIT)
+            with ticker(f"removing {len(going)}"):
+                found = client.call("POST", "/prune", body=body, timeout=LIMIT)
     if as_json:
         print_json(found)
     elif not dry_run and going:
@@ -71,17 +73,17 @@ def print_found(found: Mapping[str, Any], going: Sequence[Mapping[str, Any]]) ->
         say("These can go:")
     print_table(
         ("KIND", "NAME", "SIZE", "WHY"),
-        [(thing["kind"], thing["name"], size(thing["bytes"]), thing["text"]) for thing in going],
+        [(thing["kind"], thing["name"], amount(thing["bytes"]), thing["text"]) for thing in going],
         empty="nothing that could go",
     )
     if going:
-        say(f"{size(found['reclaimable_bytes'])} in all; images share layers, so it may be less")
+        say(f"{amount(found['reclaimable_bytes'])} in all; images share layers, so it may be less")
     staying = [thing for thing in found["things"] if thing["reason"] in ("in_use", "wanted", "too_young")]
     if staying:
         say("\nThese stay:" if going else "These stay:")
         print_table(
             ("KIND", "NAME", "SIZE", "WHY"),
-            [(thing["kind"], thing["name"], size(thing["bytes"]), _why(thing)) for thing in staying],
+            [(thing["kind"], thing["name"], amount(thing["bytes"]), _why(thing)) for thing in staying],
             empty="",
         )
     for problem in found["problems"]:
@@ -91,7 +93,7 @@ def print_found(found: Mapping[str, Any], going: Sequence[Mapping[str, Any]]) ->
 def print_done(found: Mapping[str, Any]) -> None:
     """What came of it."""
     removed = [thing for thing in found["things"] if thing["outcome"] == "removed"]
-    say(f"removed {len(removed)}, {size(found['freed_bytes'])}")
+    say(f"removed {len(removed)}, {amount(found['freed_bytes'])}")
     for thing in found["things"]:
         if thing["outcome"] == "failed":
             error = thing["error"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.options import Json, Model, at, common
-from api.cli.output import clock_time, duration, print_json, print_table, say, size
+from api.cli.output import amount, clock_time, duration, print_json, print_table, say, size
 
 if TYPE_CHECKING:
     from api.cli.client import Client
@@ -256,7 +256,7 @@ def models(ctx: typer.Context, as_json: Json = False) -> None:
                 ", ".join(m["aliases"]) or "-",
                 ", ".join(m["variants"]),
                 ", ".join(m["drafters"]) or "-",
-                size(m["weight_bytes"]),
+                amount(m["weight_bytes"]),
                 "ok" if m["files_ok"] else "missing",
                 m["origin"],
                 m["problem"] or "",

@@ -10,9 +10,8 @@ import typer
 
 from api.cli.library import follow_job
 from api.cli.options import Common, Json, Model, at, common
-from api.cli.output import clock_time, note, print_json, print_table, say, size, ticker
+from api.cli.output import amount, clock_time, note, print_json, print_table, say, ticker
 from orchestrator.errors import DigestMismatch, UsageError
-from orchestrator.weights.meter import amount
 
 HUB = 180.0
 """Seconds for an answer that itself waits for the hub's, with its retries."""
@@ -137,14 +136,14 @@ def _preview(options: Common, request: Mapping[str, Any], *, as_json: bool) -> N
         print_json(found)
         return
     rows = [
-        (part["what"], file["path"], _megabytes(file["size"]), _state(file), part["commit"][:12])
+        (part["what"], file["path"], amount(file["size"]), _state(file), part["commit"][:12])
         for part in found["parts"]
         for file in part["files"]
     ]
     print_table(("FOR", "FILE", "SIZE", "STATE", "COMMIT"), rows, empty="nothing belongs to it")
     say(
-        f"{_megabytes(found['total_bytes'])} in all, {_megabytes(found['have_bytes'])} of it here, "
-        f"{_megabytes(found['fetch_bytes'])} to fetch; {_megabytes(found['free_bytes'])} free"
+        f"{amount(found['total_bytes'])} in all, {amount(found['have_bytes'])} of it here, "
+        f"{amount(found['fetch_bytes'])} to fetch; {amount(found['free_bytes'])} free"
     )
     if not found["fits"]:
         note(f"it would be refused: {found['problem']}")
@@ -153,11 +152,7 @@ def _preview(options: Common, request: Mapping[str, Any], *, as_json: bool) -> N
 
 
 def _state(file: Mapping[str, Any]) -> str:
-    return f"fetch (has {_megabytes(file['partial'])})" if file["partial"] else str(file["state"])
-
-
-def _megabytes(count: int | None) -> str:
-    return "-" if count is None else amount(count)
+    return f"fetch (has {amount(file['partial'])})" if file["partial"] else str(file["state"])
 
 
 def verify(ctx: typer.Context, model: Model, as_json: Json = False) -> None:
@@ -176,7 +171,7 @@ def verify(ctx: typer.Context, model: Model, as_json: Json = False) -> None:
             raise typer.Exit(1)
         return
     marks = {True: "ok", False: "BAD", None: "?"}
-    rows = [(marks[f["ok"]], size(f["size"]), f["path"], f["detail"]) for f in found["files"]]
+    rows = [(marks[f["ok"]], amount(f["size"]), f["path"], f["detail"]) for f in found["files"]]
     print_table(("", "SIZE", "FILE", "DETAIL"), rows, empty=job["detail"])
     if bad:
         raise DigestMismatch(
@@ -203,7 +198,7 @@ def ls(
             model["name"],
             w["name"] if w["kind"] == "variant" else f"{w['name']} (drafter)",
             w["state"],
-            _megabytes(w["bytes"]),
+            amount(w["bytes"]),
             (w["revision"] or "-")[:12],
             w["origin"] or "-",
             _checked(w),

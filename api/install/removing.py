@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 
 from api.cli.downcommand import remove_containers
 from api.install import layout, preflight, system
@@ -46,9 +47,19 @@ def uninstall(doing: Doing, *, purge: bool) -> list[str]:
         f"{layout.CONFIG}: configuration",
         f"{layout.STATE}: weights, what was wanted, the record of this installation",
         *([] if staged else [f"the user and group {layout.USER}, who own some of it"]),
-        "`outrider uninstall --purge` removes these too",
+        _how_to_purge(doing),
     ]
     return left
+
+
+def _how_to_purge(doing: Doing) -> str:
+    """What removes the rest: the command itself is gone once this has run."""
+    if doing.dry:
+        prefix = "" if doing.prefix is None else f" --prefix {shlex.quote(str(doing.prefix))}"
+        return f"`outrider uninstall --purge{prefix}` removes these too"
+    folders = " ".join(shlex.quote(str(doing.at(path))) for path in KEPT)
+    user = "" if doing.prefix is not None else f" && userdel {layout.USER}"
+    return f"`rm -rf --one-file-system {folders}{user}` removes these too"
 
 
 def _units(doing: Doing) -> list[str]:
@@ -68,7 +79,7 @@ def _files(doing: Doing, kept: tuple[str, ...]) -> None:
     below = tuple(f"{folder}/" for folder in kept)
     for kind, what in ((FILE, "file"), (LINK, "link")):
         for path in doing.manifest.of(kind):
-            if not path.startswith(below):
+            if not path.startswith(below) and not (kind == FILE and path.startswith(layout.UNIT_FOLDER)):
                 doing.remove(path, what=what, kind=kind)
     if doing.prefix is None:
         doing.remove_tree(layout.RUN)

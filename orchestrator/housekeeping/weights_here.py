@@ -60,15 +60,17 @@ def _repository(store: Path, folder: Path, claims: Claims, now: float) -> Iterat
             yield from _commit(store, commit, sources, claims, now)
             continue
         thing = _leftover(commit, claims, now) if any(partials(commit)) else _weights(commit, claims, now)
-        name = f"{folder.name.replace('--', '/', 1)} at {commit.name[:12]}"
-        yield replace(thing, name=name, why="no_pin" if named and not wanted else "no_model", wanted_by=wanted)
+        yield replace(
+            thing, name=_repository_name(commit), why="no_pin" if named and not wanted else "no_model", wanted_by=wanted
+        )
 
 
 def _commit(store: Path, commit: Path, sources: list[Source], claims: Claims, now: float) -> Iterator[Thing]:
     """Single files of a commit that is in use: those that none of its models is made of."""
     held = [shelf.find(store, source) for source in sources]
     whole = {file for one in held if one is not None for file in one.files}
-    for thing in _inside(commit, claims, now):
+    for found in _inside(commit, claims, now):
+        thing = replace(found, name=f"{_repository_name(commit)}: {Path(found.key).relative_to(commit)}")
         if thing.kind is Kind.PARTIAL:
             yield thing
         elif Path(thing.key) in whole or None in held or not held:  # one that is not whole yet may need any of them
@@ -137,6 +139,11 @@ def _leftover(path: Path, claims: Claims, now: float) -> Thing:
         used_by=claims.weights_jobs,
         rests=RESTED,
     )
+
+
+def _repository_name(commit: Path) -> str:
+    """What people call the folder of a commit."""
+    return f"{commit.parent.name.replace('--', '/', 1)} at {commit.name[:12]}"
 
 
 def _name(path: Path) -> str:

@@ -83,7 +83,9 @@ def _unauthorized(status: int, said: str, asked: Asked, evidence: dict[str, obje
         )
     if status == 401 and "invalid" in said.lower():
         text = f"the hub does not know the token in {asked.token}"
-        return AuthFailed(text, hint=f"make a new one at {asked.endpoint}/settings/tokens", evidence=evidence)
+        return AuthFailed(
+            text, hint=f"make a new one at {asked.endpoint}/settings/tokens and put it there", evidence=evidence
+        )
     text = f"the token in {asked.token} may not read {asked.repository}"
     return AuthFailed(text, hint=f"give it read access at {asked.endpoint}/settings/tokens", evidence=evidence)
 

@@ -330,7 +330,7 @@ class Weights:
             bad = [f for f in files if f.ok is False]
             handle.result({"ok": bool(files) and not bad, "files": [asdict(f) for f in files]})
             if not files:
-                return f"nothing of {entry.name} is here"
+                return f"nothing of {entry.name} is here: `outrider model pull {entry.name}` fetches it"
             return f"{len(bad)} of {len(files)} files are not as they were" if bad else f"{len(files)} files are right"
 
         return self._jobs.start("model_verify", entry.name, work)

@@ -53,7 +53,7 @@ def test_ls(call: Call, daemon: fake.Script) -> None:
     said = call("image", "ls")
     head, here, away = said.out.splitlines()
     assert head.split() == ["IMAGE", "ID", "SIZE", "PINNED", "USED", "BY", "NEEDS"]
-    assert here.split()[:4] == [NAME, "2" * 12, "9.0", "GiB"]
+    assert here.split()[:4] == [NAME, "2" * 12, "9.66", "GB"]
     assert here.endswith("nvidia, amd64, driver 525.60.13, CUDA 12.8")
     assert "not here" in away
     assert call("image", "ls", "--json").document == [VIEW, absent]
@@ -97,5 +97,12 @@ def test_rm(call: Call, daemon: fake.Script) -> None:
     said = call("image", "rm", NAME)
     assert said.code == 4
     assert "is used by m" in said.err
-    assert call("image", "rm", NAME, "--force").out == f"removed {NAME}  9.0 GiB\n"
+    assert call("image", "rm", NAME, "--force").out == f"removed {NAME}  9.66 GB\n"
     assert [a.query.rpartition("=")[2] for a in daemon.asked_for("DELETE", "/images")] == ["false", "true"]
+
+
+def test_a_digest_that_is_none_is_said_before_anybody_is_asked(call: Call, daemon: fake.Script) -> None:
+    said = call("image", "pin", NAME, "--digest", "sha256:12")
+    assert said.code == 2
+    assert "error[usage]: 'sha256:12' is no digest: sha256: and 64 hexadecimal digits" in said.err
+    assert daemon.asked == []

@@ -100,7 +100,7 @@ def test_status(call: Call, daemon: fake.Script) -> None:
 def test_models(call: Call, daemon: fake.Script) -> None:
     daemon.on("GET", "/models", [fake.model(), fake.model("gone", files_ok=False, problem="no file")])
     said = call("models")
-    assert "98 MiB" in said.out
+    assert "102.8 MB" in said.out
     assert "no file" in said.out
     assert call("models", "--json").document[1]["name"] == "gone"
 

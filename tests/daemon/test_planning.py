@@ -14,10 +14,12 @@ from orchestrator import catalogue, profiles
 from orchestrator.admission import Admission
 from orchestrator.clock import SystemClock
 from orchestrator.config import Config
-from orchestrator.errors import DeviceMissing, NotFound
+from orchestrator.errors import DeviceMissing, NotFound, WeightsMissing
+from orchestrator.model_files import check_mounted
 from orchestrator.paths import find
-from orchestrator.plan import Evidence, Method
-from orchestrator.planning import Planning, WeightsMissing
+from orchestrator.plan import Evidence, Method, PlanMount
+from orchestrator.planning import Planning
+from tests.daemon.world import a_plan
 
 MODEL = "ling-3.0-flash"
 
@@ -59,6 +61,19 @@ async def test_a_plan_without_its_weights_is_not_for_launching(planning: tuple[P
         await here.plan(here.find(MODEL))
     assert "not on this host: `outrider model pull ling-3.0-flash` fetches" in raised.value.detail
     assert "outrider start ling-3.0-flash --pull" in (raised.value.hint or "")
+
+
+def test_a_plan_whose_files_went_is_not_started(tmp_path: Path) -> None:
+    """What was there when it was made may have been removed since, or its disk not be mounted yet."""
+    folder = tmp_path / "weights"
+    plan = replace(a_plan(argv=("-m", "/models/target/a.gguf")), mounts=(PlanMount(str(folder), "/models/target"),))
+    for make in (folder.mkdir, (folder / "a.gguf").touch):
+        with pytest.raises(WeightsMissing, match="is not there any more") as raised:
+            check_mounted(plan)
+        assert f"`outrider start {plan.model} --pull`" in (raised.value.hint or "")
+        assert raised.value.retryable
+        make()
+    check_mounted(plan)
 
 
 async def test_an_alias_is_a_name_and_a_typo_is_not(planning: tuple[Planning, Dated]) -> None:
