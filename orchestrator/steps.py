@@ -1,4 +1,5 @@
-"""Carrying out one step of a deployment. What the next step is, `lifecycle.decide` says.
+"""Carrying out one step of a deployment. What the next step is, `lifecycle.decide` says; the switch from one
+engine to another is in `switch_step`.
 
 A step may be cancelled at any await. It then leaves the engine in the state it reached, and
 the next decision finds it there.
@@ -16,8 +17,7 @@ import structlog
 from containers.errors import DeviceUnavailable, ImageMissing
 from containers.pulling import PullProgress
 from containers.spec import ImageInfo
-from orchestrator import backoff, device_policy, switching
-from orchestrator.admission import devices_of
+from orchestrator import backoff, device_policy
 from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment, Transfer
@@ -29,11 +29,10 @@ from orchestrator.errors import (
     DoesNotFit,
     EngineFailed,
     OutriderError,
-    SwitchTooCostly,
 )
-from orchestrator.lifecycle import COMING, Step
-from orchestrator.plan import Method, Plan
-from orchestrator.switching import Switch
+from orchestrator.lifecycle import Step
+from orchestrator.plan import Plan
+from orchestrator.switch_step import SwitchStep
 from orchestrator.views import Desired, State, Why
 
 MB = 1_000_000
@@ -52,6 +51,7 @@ class Steps:
         self._publish = publish
         self._exited = exited
         self._cause: Cause | None = None
+        self._switching = SwitchStep(deployment, context, publish, self)
 
     async def perform(self, decision: Decision[Step], cause: Cause | None) -> None:
         """One step. Failures are recorded on the deployment; only bugs are raised."""
@@ -64,11 +64,11 @@ class Steps:
                 case Step.CONTINUE:
                     await self._continue(self._engine(decision))
                 case Step.SWITCH:
-                    await self._switch(self._wanted())
+                    await self._switching.carry_out(self._wanted(), self._cause)
                 case Step.STOP:
                     # what is desired is left as it was when the daemon ends with its engines
                     asked = self._d.desired is Desired.STOPPED or decision.reason != "desired_stopped"
-                    await self._stop(self._engine(decision), decision.reason if asked else "daemon_ends")
+                    await self.stop(self._engine(decision), decision.reason if asked else "daemon_ends")
                 case Step.CLEAN:
                     await self._clean(self._engine(decision))
                 case Step.SETTLED | Step.WAIT:
@@ -92,9 +92,10 @@ class Steps:
         self._d.phase = (state, detail, since)
         self._publish()
 
-    def _emit(
+    def emit(
         self, code: str, text: str, *, kind: str = "lifecycle", evidence: Mapping[str, object] | None = None
     ) -> None:
+        """Put what happened to this deployment into the journal."""
         self._c.journal.emit(kind, code, text, deployment=self._d.name, evidence=evidence)
 
     # plan
@@ -116,21 +117,21 @@ class Steps:
             else:
                 self._c.needs.no_longer(d.name)  # it has what it runs on
                 d.reason = Why(error.code, error.detail, error.hint)
-                self._emit("plan_failed", f"{d.name}: {error.detail}", evidence={"by": cause.by, **error.evidence})
+                self.emit("plan_failed", f"{d.name}: {error.detail}", evidence={"by": cause.by, **error.evidence})
             return
         d.fresh = plan.digest
         if d.serving_engine is None:
             d.failures, d.reason = backoff.Failures(), None  # what was in the way of a plan no longer is
         before = d.wanted
         if before is not None and before.digest == plan.digest:
-            self._emit(
+            self.emit(
                 "plan_unchanged", f"{d.name}: the plan launches the same ({cause.reason})", evidence={"by": cause.by}
             )
             return
         d.wanted = plan
         d.last_start_s = await self._c.store.start_seconds(plan.digest, d.name)
         self._cause = cause
-        self._emit(
+        self.emit(
             "planned",
             f"{d.name}: {plan.runtime} with {plan.method} ({plan.draft_tokens} tokens),"
             f" context {plan.context} x {plan.parallel}",
@@ -149,6 +150,7 @@ class Steps:
         """Bring an image that the plan needs, showing its bytes."""
         d, started = self._d, self._c.clock.now()
         d.phase = (State.PULLING, f"pulling {image}", started)
+        d.transfer = Transfer(0, None, started)  # from now on nobody waits for its turn after this
         self._publish()
 
         def watch(progress: PullProgress) -> None:
@@ -166,7 +168,8 @@ class Steps:
 
     # up
 
-    async def _new_engine(self, plan: Plan) -> Engine:
+    async def new_engine(self, plan: Plan) -> Engine:
+        """A record of the next generation; nothing runs yet."""
         newest = max((e.generation for e in self._d.engines), default=0)
         generation = await self._c.store.next_generation(self._d.name, newest + 1)
         engine_id = new_id()
@@ -189,8 +192,8 @@ class Steps:
             return
         if plan.devices and not await self._devices_of(plan):
             return
-        engine = await self._new_engine(plan)
-        await self._bring_up(engine)
+        engine = await self.new_engine(plan)
+        await self.bring_up(engine)
 
     async def _devices_of(self, plan: Plan) -> bool:
         """Whether the plan can be started as it is. A device that is gone is waited for; one that is there under
@@ -218,14 +221,14 @@ class Steps:
                 engine.move(State.READY)
             self._promote(engine)
             return
-        await self._bring_up(engine)
+        await self.bring_up(engine)
 
-    async def _bring_up(self, engine: Engine) -> bool:
+    async def bring_up(self, engine: Engine) -> bool:
         """Up to ready and serving; whether it got there. A failure is recorded and the engine marked for cleaning."""
         d, started = self._d, self._c.clock.now()
         d.phase = (engine.state, "starting", started)
         fresh = engine.container_id is None
-        self._emit(
+        self.emit(
             "starting" if fresh else "proving_again",
             f"{engine.name}: {engine.plan.runtime} with {engine.plan.method}",
             evidence={"generation": engine.generation, "plan": engine.plan.digest},
@@ -258,7 +261,7 @@ class Steps:
             d.last_start_s = seconds
         d.reason, d.guarded, d.proven = None, None, engine.plan.digest
         self._promote(engine)
-        self._emit(
+        self.emit(
             "ready",
             f"{engine.name} is ready after {seconds:.1f} s",
             evidence={
@@ -309,117 +312,15 @@ class Steps:
             if known is None
             else Why(known.code, known.detail, known.hint)
         )
-        self._emit(
+        self.emit(
             DeviceMissing.code if isinstance(error, DeviceMissing) else "failed",
             f"{self._d.name}: {self._d.reason.text}",
             evidence={"code": self._d.reason.code, **evidence, **({} if known is None else known.evidence)},
         )
 
-    # switch
-
-    async def _switch(self, plan: Plan) -> None:
-        d, old = self._d, self._d.serving_engine
-        if old is None:
-            raise RuntimeError(f"{d.name} has nothing to switch from")
-        cause = self._cause or Cause("plan_changed", "outrider")
-        decision = await self._how(plan, cause)
-        numbers = {**cause.evidence, **decision.evidence, "from": old.generation, "cause": cause.reason, "by": cause.by}
-        if decision.action is Switch.REFUSE:
-            self._refuse(old, plan, decision.reason, numbers)
-            return
-        self._emit(
-            "switch_started",
-            f"{d.name}: {old.plan.method} -> {plan.method} ({decision.action}, {cause.reason})",
-            kind="switch",
-            evidence={"how": decision.action.value, "why": decision.reason, **numbers},
-        )
-        started = self._c.clock.now()
-        if decision.action is Switch.BREAK_BEFORE_MAKE:
-            # arrivals are held from here on: the route has no admitting engine and one is coming
-            old.admit = False
-            self._publish()
-            await self._stop(old, "switch")
-        new = await self._arriving(plan)
-        if new is None or not await self._bring_up(new):
-            self._take_back(old)
-            return
-        if decision.action is Switch.MAKE_BEFORE_BREAK:
-            old.admit = False
-            self._publish()
-        d.switches["done"] += 1
-        self._emit(
-            "switch_done",
-            f"{d.name}: {new.plan.method} serves since {self._c.clock.now() - started:.1f} s after the decision",
-            kind="switch",
-            evidence={
-                "generation": new.generation,
-                "method": new.plan.method.value,
-                "seconds": round(self._c.clock.now() - started, 3),
-                "how": decision.action.value,
-            },
-        )
-        if old in d.live():
-            await self._stop(old, "superseded")
-
-    async def _arriving(self, plan: Plan) -> Engine | None:
-        """The engine to switch to: one that an earlier, cut-off switch began, else a new one; None when none can be."""
-        for engine in self._d.live():
-            if engine.state in COMING and engine.plan.digest == plan.digest:
-                return engine
-        try:
-            return await self._new_engine(plan)
-        except OutriderError as error:
-            self.record_failure(error, ran_for=0.0)
-            return None
-
-    async def _how(self, plan: Plan, cause: Cause) -> Decision[Switch]:
-        devices = devices_of(plan, self._c.admission.facts_for(self._d.name))
-        facts = switching.SwitchFacts(
-            needed=plan.expected_memory.total,
-            free=self._c.admission.free(devices),
-            unserved_s=await self._c.store.start_seconds(plan.digest, self._d.name),
-            max_switch_s=self._d.entry.speculation.max_switch_s if cause.automatic else None,
-        )
-        return switching.decide(facts)
-
-    def _refuse(self, old: Engine, plan: Plan, code: str, numbers: Mapping[str, object]) -> None:
-        d = self._d
-        self._stay_with(old.plan, "refused")
-        error = SwitchTooCostly(
-            f"{d.name} stays with {old.plan.method}: a switch to {plan.method} would leave it unserved for too long",
-            evidence=dict(numbers),
-        )
-        self._emit(code, error.detail, kind="switch", evidence=error.evidence)
-
-    def _take_back(self, old: Engine) -> None:
-        """The new engine did not come up: the old plan is wanted again, and serves on if it still runs."""
-        d = self._d
-        self._stay_with(old.plan, "taken_back")
-        old.admit = True
-        if old in d.live():
-            d.failures = backoff.Failures()
-        else:
-            d.failures = replace(d.failures, retry_at=None, parked=False)
-        self._emit(
-            "switch_taken_back",
-            f"{d.name}: the new engine did not come up; back to {old.plan.method}",
-            kind="switch",
-            evidence={"from": old.generation, "code": None if d.reason is None else d.reason.code},
-        )
-
-    def _stay_with(self, plan: Plan, outcome: str) -> None:
-        """The switch did not happen: the old plan is wanted again, and the governor rests for the dwell
-        time, ten periods at least."""
-        self._d.wanted = plan
-        self._d.speculate = plan.method is not Method.NONE
-        self._d.switches[outcome] += 1
-        timing = self._c.timing
-        rest = max(self._d.entry.speculation.dwell_s * timing.scale, 10 * timing.governor_period)
-        self._d.governor = replace(self._d.governor, refused_until=self._c.clock.now() + rest)
-
     # down
 
-    async def _stop(self, engine: Engine, reason: str) -> None:
+    async def stop(self, engine: Engine, reason: str) -> None:
         """Drain, then the stop ladder; ends with the engine gone."""
         d = self._d
         d.phase = (engine.state, f"stopping ({reason})", self._c.clock.now())
@@ -429,7 +330,7 @@ class Steps:
             self._publish()
         if engine.state is State.DRAINING:
             drained = await self._c.runner.drain(engine, self._c.routing.revision)
-            self._emit(
+            self.emit(
                 "drained" if drained.done else "drain_cut_short",
                 f"{engine.name}: {drained.reason}",
                 evidence={"generation": engine.generation, "in_flight": drained.in_flight},
@@ -463,7 +364,7 @@ class Steps:
         if self._d.serving == engine.generation:
             self._d.serving = None
         self._d.engines.remove(engine)
-        self._emit("stopped", f"{engine.name} is gone ({reason})", evidence={"generation": engine.generation})
+        self.emit("stopped", f"{engine.name} is gone ({reason})", evidence={"generation": engine.generation})
         self._publish()
 
     async def _noted(self, note: Awaitable[None]) -> None:
@@ -471,7 +372,7 @@ class Steps:
         try:
             await note
         except DatabaseFailed as error:
-            self._emit("not_noted", f"{self._d.name}: {error.detail}", kind="daemon", evidence={"hint": error.hint})
+            self.emit("not_noted", f"{self._d.name}: {error.detail}", kind="daemon", evidence={"hint": error.hint})
 
 
 def _log_kept(deployment: Deployment, engine: Engine) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from typing import Any
 
 from hypothesis import given
@@ -12,10 +14,11 @@ from orchestrator.actor import Actor
 from orchestrator.deployment import Deployment, Transfer
 from orchestrator.engine import Engine
 from orchestrator.lifecycle import Step
+from orchestrator.plan import Plan
 from orchestrator.registry import Registry
 from orchestrator.turns import Claim, Turns, in_order
 from orchestrator.views import Desired, State, Why
-from tests.daemon.world import LIMIT, World, a_plan, an_entry
+from tests.daemon.world import LIMIT, Planner, World, a_plan, an_entry
 from tests.waiting import until
 
 
@@ -126,3 +129,27 @@ async def test_who_was_loading_when_the_daemon_came_goes_before_the_others(world
     loading.deployment.reason = Why("failed", "no")
     loading.take_turn()
     assert urgent._decide().action is Step.PLAN
+
+
+async def test_a_registry_that_says_nothing_keeps_nobody_waiting(world: World) -> None:
+    class Silent:
+        pulls_at_start = True
+
+        async def fetch(self, image: str, **_: object) -> None:
+            await asyncio.Event().wait()
+
+    class Fetching(Planner):
+        async def plan(self, *_: object, fetch: Any = None, **__: object) -> Plan:
+            await fetch("registry.example/x:1")
+            return a_plan()
+
+    images: Any = Silent()
+    planning: Any = Fetching()
+    turns = Turns()
+    context = dataclasses.replace(world.context, images=images, planning=planning, turns=turns)
+    actor = Actor(Deployment(an_entry(), "h", Desired.RUNNING), context)
+    turns.queue(("m", "next"), {"m": actor.wake, "next": lambda: None})
+    task = asyncio.create_task(actor.run())
+    await until(lambda: turns.before("next") is None, LIMIT, "the next one's turn")
+    task.cancel()
+    await asyncio.wait([task])
