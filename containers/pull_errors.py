@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from containers import registries
 from containers.errors import (
     AuthFailed,
     DigestMismatch,
@@ -129,9 +130,10 @@ def rate_limited(detail: str, reference: Reference, retry_after: float | None = 
 
 def source_failed(detail: str, reference: Reference) -> SourceFailed:
     """The registry is not reachable, broke off, or answered what it must not."""
+    host = registries.api_host(reference.registry)
     return SourceFailed(
         detail,
-        hint=f"`curl -sSI https://{reference.registry}/v2/` shows whether it can be reached; a proxy belongs into"
+        hint=f"`curl -sSI https://{host}/v2/` shows whether it can be reached; a proxy belongs into"
         " the environment of podman.service",
         evidence={"image": str(reference), "registry": reference.registry},
     )

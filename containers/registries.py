@@ -31,12 +31,16 @@ class Place:
     def url(self) -> str:
         """The root of the repository in the registry's API."""
         scheme = "http" if self.insecure else "https"
-        host = _DOCKER_API if self.host == DOCKER else self.host
-        return f"{scheme}://{host}/v2/{self.repository}"
+        return f"{scheme}://{api_host(self.host)}/v2/{self.repository}"
 
     @property
     def name(self) -> str:
         return f"{self.host}/{self.repository}"
+
+
+def api_host(registry: str) -> str:
+    """Where a registry's API is."""
+    return _DOCKER_API if registry == DOCKER else registry
 
 
 def places(reference: Reference, rules: Iterable[Mapping[str, Any]] | None = None) -> tuple[Place, ...]:

@@ -44,6 +44,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64", "amd6
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-f]{32,128}")
 _TOKEN = re.compile(r"[!-~]+")
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ def retry_after(text: str | None, now: float | None = None) -> float | None:
     """Seconds of a Retry-After header: a number, or a date next to `now` (Unix seconds); None for neither."""
     if text is None:
         return None
-    if text.isascii() and text.isdigit():
+    if _SECONDS.fullmatch(text):
         return min(float(text), LONGEST_WAIT)
     with contextlib.suppress(ValueError, TypeError):
         if now is not None:

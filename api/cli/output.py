@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 MIB = 2**20
+_CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
+"""All but tab and line feed."""
 
 
 def print_json(document: object) -> None:
@@ -32,15 +34,20 @@ def print_json(document: object) -> None:
     sys.stdout.flush()
 
 
+def plain(text: str) -> str:
+    """Without control characters, which drive a terminal: a hub, a registry or an engine may have said it."""
+    return text.translate(_CONTROLS)
+
+
 def say(text: str) -> None:
     """A line of a person's answer, on standard output. Plain: no markup is read in it."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(plain(text) + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """A line beside the answer, on standard error."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(plain(text) + "\n")
     sys.stderr.flush()
 
 
@@ -56,7 +63,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, empty
     for heading in headings:
         table.add_column(heading, no_wrap=heading not in {"DETAIL", "TEXT", "WHY"}, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(plain(cell)) for cell in row))
     _console(sys.stdout.isatty()).print(table)
 
 
@@ -78,7 +85,7 @@ class Ticker:
         if self._status is not None:
             from rich.text import Text
 
-            self._status.update(Text(f"{step}{tail}"))
+            self._status.update(Text(plain(f"{step}{tail}")))
         elif step != self._last:
             note(step)
         self._last = step
@@ -88,7 +95,7 @@ class Ticker:
         if self._status is not None:
             from rich.text import Text
 
-            self._status.console.print(Text(text))
+            self._status.console.print(Text(plain(text)))
         elif text != self._last:
             note(text)
         self._last = text

@@ -225,6 +225,7 @@ def _said(error: Exception) -> str:
 
 
 def origin(url: str) -> tuple[str, str | None, int | None]:
+    """What must be alike for two addresses to be the same host's: scheme, name, port."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 

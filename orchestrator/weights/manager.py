@@ -55,6 +55,8 @@ class Weights:
         self._reload = reload
         self._add = add
         self._one = asyncio.Lock()
+        self._coming: frozenset[str] = frozenset()
+        """Repositories of the pull that has the lock."""
         self._pace = Pace.of(context.timing)
 
     # pull
@@ -104,6 +106,7 @@ class Weights:
             if self._one.locked():
                 meter.waiting("waiting for another pull to end")
             async with self._one:
+                self._coming = frozenset()
                 puller = await self._puller()
                 settled, image = await self._settled(request, puller, meter)
                 missing = sum(part.missing for part in settled)
@@ -117,6 +120,7 @@ class Weights:
                     besides = coming.before(number)
                     await steadily(self._room, missing, request.subject, image, besides)
                     before = await asyncio.to_thread(self._pins, settled)
+                    self._coming = frozenset(part.part.source.repository for part in settled)
                     done = [await puller.carry_out(part, meter) for part in settled]
                 meter.begin("recording")
                 if request.name is not None:
@@ -367,11 +371,13 @@ class Weights:
     async def remove(self, entry: ModelEntry, *, weights: bool) -> None:
         """Forget a model that was added or pulled, and with `weights` remove what no other model uses.
 
-        Raises `NotFound`, `Refused` (a person wrote its definition), `Conflict` (another model uses the weights).
+        Raises `NotFound`, `Refused` (a person wrote its definition), `Conflict` (another model uses the weights, or
+        some of their repository are on their way).
         """
         paths = self._c.paths
         others = self._planning.catalogue.models
         if weights:
+            removal.check_still(entry, self._coming if self._one.locked() else ())
             await asyncio.to_thread(removal.check_unused, paths.store, entry, others)
         removed = 0
         forgotten = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.errors import Conflict
@@ -45,6 +45,17 @@ def check_unused(store: Path, entry: ModelEntry, entries: Iterable[ModelEntry]) 
                 hint=f"`outrider model rm {entry.name}` without --weights forgets the model alone",
                 evidence={"files": sorted(str(f) for f in shared)[:10], "model": other.name},
             )
+
+
+def check_still(entry: ModelEntry, coming: Collection[str]) -> None:
+    """Raises `Conflict` when something is being fetched from a repository of this model. Does not block."""
+    mine = {source.repository for thing in things(entry) if (source := source_of(thing)) is not None}
+    if busy := sorted(mine & set(coming)):
+        raise Conflict(
+            f"weights of {busy[0]} are being fetched right now",
+            hint=f"when that pull has ended; `outrider model rm {entry.name}` without --weights need not wait",
+            evidence={"repositories": busy},
+        )
 
 
 def remove_weights(store: Path, entry: ModelEntry, entries: Iterable[ModelEntry]) -> int:

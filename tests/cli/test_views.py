@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from api.cli.output import note, print_error, print_table, say, ticker
 from api.cli.views import version_words
+from orchestrator.errors import NotFound
 from tests.cli import fake
 from tests.cli.conftest import Call
 
@@ -173,3 +175,19 @@ def test_the_versions_that_gpus_run_on_are_said_in_short() -> None:
         "BIOS GTR9P108 10/02/2026",
     ]
     assert version_words({"accelerators": []}) == []
+
+
+def test_a_stranger_s_words_drive_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    """A hub, a registry or an engine may have said them."""
+    evil = "a\x1b]0;x\x07\x1b[2J\rb\x9b1m\u00e9\ttab"
+    say(evil)
+    note(evil)
+    print_table(("TEXT",), [(evil,)], empty="")
+    with ticker(evil) as shown:
+        shown.update(evil)
+        shown.done(evil)
+    print_error(NotFound(evil, hint=evil), as_json=False)
+    out, err = capfd.readouterr()
+    for text in (out, err):
+        assert "\u00e9" in text
+        assert not [c for c in text if c not in "\n\t" and (ord(c) < 32 or 127 <= ord(c) < 160)]

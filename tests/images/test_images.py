@@ -110,6 +110,25 @@ async def test_the_last_who_waits_takes_the_pull_along(own: Desk, mine: PodmanOf
     assert own.images.pulls.under_way() == []
 
 
+async def test_who_asks_while_the_last_one_leaves_is_not_told_that_it_was_cancelled(
+    own: Desk, registries: Registries
+) -> None:
+    async with paced(registries.proxy, 100_000):
+        first = asyncio.create_task(own.images.fetch(NAME, by="a"))
+        await until(lambda: registries.proxy.faults.open, LIMIT, "bytes move")
+        first.cancel()
+        second: list[asyncio.Task[object]] = []
+        first_job = own.jobs.list()[0].id
+        while own.jobs.get(first_job).state is JobState.RUNNING:
+            second.append(asyncio.create_task(own.images.fetch(NAME, by="b")))
+            await asyncio.sleep(0)
+        registries.proxy.faults.pace = None
+        found = await asyncio.gather(*second[2:])
+    assert {getattr(image, "id", None) for image in found} == {registries.tiny.id}
+    assert own.images.pulls.under_way() == []
+    await asyncio.wait([first, *second])
+
+
 async def test_a_job_that_is_cancelled_tells_the_start_that_waits(own: Desk, registries: Registries) -> None:
     async with paced(registries.proxy, 100_000):
         wait = asyncio.create_task(own.images.fetch(NAME, by="a"))

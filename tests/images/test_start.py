@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,13 +123,36 @@ def test_a_daemon_that_is_killed_pulls_again(
     assert mine.left_over() == []
 
 
-def test_what_trying_cannot_heal_parks(stack: Stack, engine: str) -> None:
+def ended(stack: Stack, job: str) -> Any:
+    """A job at its end."""
+    return until_sync(lambda: (v := stack.get(f"/api/v1/jobs/{job}"))["state"] != "running" and v, LIMIT, "it ends")
+
+
+def test_what_trying_cannot_heal_parks(stack: Stack, mine: PodmanOfMine, engine: str, tmp_path: Path) -> None:
     stack.want("closed", "running")
     view = stack.wait_state("closed", "failed", may_fail=True)
     print(view["reason"])
     assert view["reason"]["code"] == "auth_failed"
     assert "podman login ghcr.io" in view["reason"]["hint"]
     assert view["next_attempt_s"] is None, "a login is for a person to give"
+
+    # with a login that is wrong, and one that is right: neither is in anything that the daemon or Podman wrote
+    secrets = [b"wrong-horse", PASSWORD.encode()]
+    file = tmp_path / "auth.json"
+    stack.write_settings(f'[images]\nauth_file = "{file}"\n')
+    assert stack.send("POST", "/api/v1/reload", {}).status_code == 200
+    for secret, state in zip(secrets[:], ("failed", "done"), strict=True):
+        basic = base64.b64encode(USER.encode() + b":" + secret)
+        secrets.append(basic)
+        file.write_text(json.dumps({"auths": {CLOSED: {"auth": basic.decode()}}}))
+        job = stack.send("POST", "/api/v1/images/pull", {"image": f"{CLOSED}/outrider/tiny:1"}).json()["id"]
+        assert ended(stack, job)["state"] == state
+    told = json.dumps([stack.get(f"/api/v1/{path}") for path in ("jobs", "events", "issues", "images")]).encode()
+    for folder in (stack.folder, mine.folder):
+        written = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+        assert written
+        for text in (told, *(path.read_bytes() for path in written)):
+            assert not [secret for secret in secrets if secret in text]
 
 
 def test_what_may_heal_is_tried_again(stack: Stack, registries: Registries, engine: str) -> None:

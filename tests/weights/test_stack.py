@@ -186,12 +186,12 @@ def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
         no_secret(stack)
 
 
-def no_secret(stack: Stack) -> None:
+def no_secret(stack: Stack, token: str = TOKEN) -> None:
     """The token is in no file of ours, and in no answer."""
     for file in stack.folder.rglob("*"):
-        assert not file.is_file() or TOKEN.encode() not in file.read_bytes(), file
+        assert not file.is_file() or token.encode() not in file.read_bytes(), file
     for path in ("jobs", "events", "issues", "models", "deployments"):
-        assert TOKEN not in json.dumps(stack.get(f"/api/v1/{path}"))
+        assert token not in json.dumps(stack.get(f"/api/v1/{path}"))
 
 
 def test_a_repository_becomes_a_model_of_its_own(
@@ -220,6 +220,19 @@ def test_a_repository_becomes_a_model_of_its_own(
         second = ("--repository", "org/tiny-GGUF", "--file", "tiny-F32.gguf", "--threads", "1")
         assert outrider(stack, "model", "add", "other", *second).returncode == 0
         assert hub.bytes_sent == sent, "two models share the file"
+        # what is on its way from the same repository is not removed under the pull
+        hub.rate = 2000
+        coming = {"repository": "org/tiny-GGUF", "file": "tiny-Q4_0.gguf", "name": "coming"}
+        pulling = stack.send("POST", "/api/v1/pulls", coming).json()["id"]
+        until_sync(lambda: list(stack.paths.store.rglob("*.partial")), 20, "it comes")
+        assert stack.send("DELETE", "/api/v1/models/other").status_code == 204
+        busy = stack.send("DELETE", "/api/v1/models/mine?weights=true")
+        print(busy.text)
+        assert (busy.status_code, busy.json()["code"]) == (409, "conflict")
+        assert list(stack.paths.store.rglob("*.partial"))
+        assert stack.send("DELETE", f"/api/v1/jobs/{pulling}").json()["state"] == "cancelled"
+        hub.rate = None
+        assert outrider(stack, "model", "add", "other", *second).returncode == 0
         shared = outrider(stack, "model", "rm", "other", "--weights")
         assert shared.returncode == 4
         assert "also those of mine" in shared.stderr
@@ -333,6 +346,8 @@ def test_each_refusal_as_its_owner_sees_it(make: Callable[..., Stack], hub: hubs
             hub.refuse_bytes = [(503, {})]
             assert "is no GGUF file" in refused("org/open", "model_file"), "it came, and is no model"
             assert [s.status for s in hub.served if s.host == "cdn"][-2:] == [503, 206]
+            for token in ("hf_one", "hf_two", "hf_wrong", "hf_x-nogate"):
+                no_secret(stack, token)
     finally:
         subprocess.run(["umount", "-l", str(stack.paths.store)], check=True)
 
