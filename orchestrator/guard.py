@@ -153,6 +153,7 @@ class Guard:
                     priority=entry.priority,
                     since=engine.since,
                     leaving=engine.state in (State.STOPPING, State.FAILED),
+                    told=engine.verdict is not None and engine.verdict.code == MEMORY_GUARD,
                 )
                 yield actor, engine, candidate
 

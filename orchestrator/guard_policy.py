@@ -36,7 +36,8 @@ class Guarding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An engine with memory of the system's. `since` is Unix time of its start; `leaving`: it is being stopped."""
+    """An engine with memory of the system's. `since` is Unix time of its start; `leaving`: it is being stopped;
+    `told`: it was killed before, and has not gone."""
 
     engine: str
     deployment: str
@@ -45,6 +46,7 @@ class Candidate:
     priority: int
     since: float
     leaving: bool = False
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,13 @@ def shortage(now: Shortage) -> str | None:
 
 
 def victim(engines: Sequence[Candidate]) -> Candidate | None:
-    """Who goes: one that is leaving anyhow, else the newest of those that may be pre-empted, else the newest."""
+    """Who goes: one that is leaving anyhow, else the newest of those that may be pre-empted, else the newest.
 
-    def order(e: Candidate) -> tuple[bool, bool, float, int, str]:
-        return not e.leaving, not e.preemptible, -e.since, e.priority, e.engine
+    One that was killed already and hangs is the last to be tried again.
+    """
+
+    def order(e: Candidate) -> tuple[bool, bool, bool, float, int, str]:
+        return e.told, not e.leaving, not e.preemptible, -e.since, e.priority, e.engine
 
     return min(engines, key=order, default=None)
 

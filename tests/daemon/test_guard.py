@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,16 @@ import pytest
 import structlog
 
 from hosts.pressure import MemoryPressure
+from orchestrator.actor import Actor
 from orchestrator.admission import HOST, Admission, host_reserve
 from orchestrator.config import GuardSettings
+from orchestrator.deployment import Deployment
+from orchestrator.engine import Engine
 from orchestrator.guard import ISSUE, Guard
 from orchestrator.profiles import load
 from orchestrator.timing import Timing
 from orchestrator.views import State
-from tests.daemon.world import LIMIT, World, a_plan
+from tests.daemon.world import LIMIT, World, a_plan, an_entry
 from tests.waiting import until
 
 GIB = 2**30
@@ -199,3 +203,34 @@ def test_no_start_counts_on_memory_that_the_guard_would_take_back(world: World) 
     assert not scene.guard.room_for(a_plan(total=12 * GIB))
     scene.guard.configure(GuardSettings(enabled=False, reserve_bytes=8 * GIB))
     assert scene.admission.free([HOST]) == 20 * GIB - kept
+
+
+async def test_one_that_does_not_go_takes_nobody_elses_turn_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process hangs in the kernel: killing it again frees nothing, and costs the time in which a host freezes."""
+    world.timing = dataclasses.replace(world.timing, guard_kill=0.05)
+    scene = await serving(world, ON_APU, APU)
+    stuck = world.d.serving_engine
+    assert stuck is not None
+    assert stuck.watch is not None
+    others = Actor(Deployment(an_entry(name="others"), "h"), world.context)
+    for number in (1, 2):
+        child = subprocess.Popen(["sleep", "600"])
+        world.runner.children.append(child)
+        engine = Engine(f"e{number}", "others", number, ON_APU, "k", None, None, float(number), State.READY)
+        engine.follow(child.pid)
+        others.deployment.engines.append(engine)
+    oldest, older = others.deployment.engines
+    kill, watch = type(stuck.watch).kill, stuck.watch
+    monkeypatch.setattr(type(watch), "kill", lambda self: True if self is watch else kill(self))
+    scene.reading = MemoryPressure(7 * GIB, 0.0, 0)
+
+    async def gone() -> bool:
+        await scene.guard.look([world.actor, others])
+        return oldest.exited.is_set()
+
+    await until(gone, LIMIT, "all that can go")
+    assert older.exited.is_set()
+    told = [e.evidence["engine"] for e in world.journal._recent if e.code == "engine_stopped"]
+    assert told == [stuck.name, older.name, oldest.name]
