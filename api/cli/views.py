@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.options import Json, Model, at, common
-from api.cli.output import amount, clock_time, duration, print_json, print_table, say, size
+from api.cli.output import after, amount, clock_time, duration, print_json, print_table, say, size
 
 if TYPE_CHECKING:
     from api.cli.client import Client
@@ -51,7 +51,7 @@ def _deployment_row(view: Mapping[str, Any]) -> tuple[str, ...]:
     draft = f" x{engine['draft_tokens']}" if engine.get("draft_tokens") else ""
     why = (view.get("reason") or {}).get("text") or (view.get("progress") or {}).get("detail") or ""
     if view.get("next_attempt_s") is not None:
-        why = f"{why} (next attempt in {duration(view['next_attempt_s'])})"
+        why = f"{why} (tried again {after(view['next_attempt_s'])})"
     return (
         view["deployment"],
         f"{view['state']}{' (drifted)' if view.get('drifted') else ''}",

@@ -108,12 +108,6 @@ def pin(store: Path, source: Source, commit: str, *, asked: str, at: float) -> N
     write_text(file, json.dumps(pins, indent=1, sort_keys=True) + "\n")
 
 
-def pins_of(store: Path, repository: str) -> dict[str, str]:
-    """Revision to commit, for all that are settled."""
-    found = _pins(store, repository).items()
-    return {k: str(v["commit"]) for k, v in found if isinstance(v, dict) and "commit" in v}
-
-
 def _pins(store: Path, repository: str) -> dict[str, Any]:
     data = _json(repository_folder(store, repository) / "pins.json")
     return data if isinstance(data, dict) else {}

@@ -96,7 +96,7 @@ def test_a_failure_ends_waiting_with_reason_and_hint(call: Call, daemon: fake.Sc
     said = call("start", "smollm2", "--wait")
     assert said.code == 1
     assert said.err.splitlines()[-2:] == [
-        "error[missing_file]: smollm2 failed: the weights are gone; the next attempt is in 10 s",
+        "error[missing_file]: smollm2 failed: the weights are gone; it is tried again in 10 s",
         "hint: add the model again",
     ]
 

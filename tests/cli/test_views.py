@@ -58,7 +58,7 @@ def test_ps_is_a_table(call: Call, daemon: fake.Script) -> None:
     heading, first, second = said.out.splitlines()
     assert heading.split()[:3] == ["MODEL", "STATE", "DESIRED"]
     assert first.split()[:8] == ["smollm2", "ready", "(drifted)", "running", "3", "llama.cpp", "ngram", "x8"]
-    assert "exit code 139 (next attempt in 1 min 30 s)" in second
+    assert "exit code 139 (tried again in 1 min 30 s)" in second
 
 
 def test_ps_json_is_the_apis_list(call: Call, daemon: fake.Script) -> None:

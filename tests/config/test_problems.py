@@ -45,6 +45,14 @@ SETTINGS = [
     ('[gateway]\nops_listen = "127.0.0.1:8080"', "gateway.ops_listen", "is also gateway.listen", "port of its own"),
     ("[timing]\nscale = 0", "timing.scale", "found 0", "greater than 0"),
     ('[podman]\nsocket = "podman.sock"', "podman.socket", "found 'podman.sock'", "absolute path"),
+    ('[hub]\ntoken_file = "hub.token"', "hub.token_file", "found 'hub.token'", "begins with /"),
+    ('[hub]\nendpoint = "ftp://hub.lan"', "hub.endpoint", "found 'ftp://hub.lan'", "https:// or http://"),
+    (
+        '[images]\nmirrors = { "docker.io" = "http://mirror.lan" }',
+        "images.mirrors",
+        "found 'http://mirror.lan'",
+        "HOST[:PORT][/PATH]",
+    ),
     ('[host]\nname = "my host"', "host.name", "found 'my host'", "letters, digits"),
     ("[engine]\nparallel = 1000", "engine.parallel", "found 1000", "at most 256"),
     ('[engine]\nimage = ""', "engine.image", "empty", "give it a value"),
@@ -123,7 +131,7 @@ WHOLE_FILES = [
     ("[gateway]", "gateway", "does not belong in this file", "outrider.toml"),
     ("[[model]]", "model[0].name", "missing", "name ="),
     ('[[model]]\nname = "m1"\nvariants = []', "model[m1].variants", "is empty", "[[model.variants]]"),
-    ('[[model]]\nname = "m1"', "model[m1].variants", "missing", "variants"),
+    ('[[model]]\nname = "m1"', "model[m1].variants", "missing", "[[model.variants]]"),
     ('[[model]]\nname = "M 1"\nvariants = []', "model[M 1].name", "found 'M 1'", "lower-case"),
 ]
 

@@ -81,7 +81,7 @@ def test_a_hanging_library_is_killed_and_the_gpu_still_told(tree: Tree, amdsmi: 
     assert only(facts).memory_total == 120259084288
 
 
-def test_the_hosts_own_module_comes_before_the_one_from_pypi(
+def test_the_hosts_own_module_comes_before_the_one_from_a_package(
     tree: Tree, tmp_path: Path, amdsmi: Path, environ: Environ
 ) -> None:
     strix_halo(tree)

@@ -232,3 +232,11 @@ async def test_silence_ends_a_pull(podman: Podman, registries: Registries, mine:
     assert "nothing has come" in caught.value.detail
     registries.proxy.faults.pace = None
     await clean(mine, podman, registries)
+
+
+def test_only_layers_count_as_layers() -> None:
+    """Podman names the configuration of an image as it names layers."""
+    tally = pulling.Tally({"sha256:" + "a" * 64: 100, "sha256:" + "b" * 64: 50})
+    for name in ("a" * 12, "c" * 12, "b" * 12):
+        tally.feed({"id": name, "status": "Download complete"})
+    assert tally.progress() == pulling.PullProgress(150, 150, 2, 2)
