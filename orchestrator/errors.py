@@ -47,6 +47,7 @@ from containers.errors import (
     DiskFull,
     DiskReadOnly,
     FetchError,
+    ImageUnnamed,
     NotOffered,
     OutriderError,
     RateLimited,
@@ -218,7 +219,7 @@ def exit_code(error: OutriderError) -> int:
     match error:
         case ConfigError():
             return 1  # the call was right, the file is not
-        case UsageError():
+        case UsageError() | ImageUnnamed():
             return 2
         case NotFound() | NotOffered():
             return 3
@@ -233,7 +234,7 @@ def exit_code(error: OutriderError) -> int:
 
 
 _STATUS: tuple[tuple[type[OutriderError] | tuple[type[OutriderError], ...], int], ...] = (
-    (UsageError, 400),
+    ((UsageError, ImageUnnamed), 400),
     ((AuthGated, AuthFailed), 403),
     ((NotFound, NotOffered), 404),
     (Refused, 409),

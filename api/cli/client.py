@@ -51,6 +51,8 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 _BY_CODE: Mapping[str, type[OutriderError]] = {
     "usage": UsageError,
+    "image_unnamed": UsageError,
+    "arch_mismatch": Refused,
     "config_invalid": OutriderError,  # the call was right, a file is not: exit 1
     "not_found": NotFound,
     "refused": Refused,
@@ -110,14 +112,15 @@ def rebuilt(
     *,
     status: int = 500,
     hint: str | None = None,
-    retryable: bool = False,
+    retryable: bool | None = None,
     evidence: Mapping[str, object] | None = None,
 ) -> OutriderError:
-    """The error that stands behind a problem document or a `Why`: its class decides the exit code."""
+    """The error that stands behind a problem document or a `Why`: its class decides the exit code, and whether
+    trying again may help where nobody said."""
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, OutriderError)
     error = kind(detail, hint=hint, evidence=evidence)
     error.code = code
-    error.retryable = retryable
+    error.retryable = error.retryable if retryable is None else retryable
     return error
 
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from api.cli.client import rebuilt
+from containers.errors import ImageUnnamed
+from orchestrator import errors
 from tests.cli import fake
 from tests.cli.conftest import Call
 
@@ -106,3 +111,24 @@ def test_a_digest_that_is_none_is_said_before_anybody_is_asked(call: Call, daemo
     assert said.code == 2
     assert "error[usage]: 'sha256:12' is no digest: sha256: and 64 hexadecimal digits" in said.err
     assert daemon.asked == []
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "retryable"),
+    [("source_failed", 1, True), ("arch_mismatch", 4, False), ("disk_full", 4, True), ("auth_failed", 4, False)],
+)
+def test_a_job_s_error_is_what_it_was(
+    call: Call, daemon: fake.Script, code: str, exit_code: int, retryable: bool
+) -> None:
+    why = {"code": code, "text": "no", "hint": "look"}
+    daemon.on("POST", "/images/pull", fake.Answer(job("failed", error=why), 202))
+    done = call("image", "pull", NAME, "--json")
+    assert done.code == exit_code
+    error = done.document["error"]
+    assert (error["code"], error["retryable"], error["hint"]) == (code, retryable, "look")
+
+
+def test_a_name_that_is_none_is_a_mistake_of_who_asks() -> None:
+    error = ImageUnnamed("no image")
+    assert (errors.status(error), errors.exit_code(error)) == (400, 2)
+    assert errors.exit_code(rebuilt("image_unnamed", "no image", status=400)) == 2
