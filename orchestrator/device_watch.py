@@ -98,6 +98,8 @@ class DeviceWatch:
         self._due = False
         """Whether the facts are to be read anew."""
         facts = tools.host.facts()
+        self._claimed = {a.pci for a in facts.accelerators}
+        """GPUs whose locks were asked for: they are held until the daemon ends."""
         self._know(facts)
         self._problems(facts.problems, answered=frozenset())
         self._judge()
@@ -193,8 +195,9 @@ class DeviceWatch:
 
     def _greet(self, new: Sequence[str]) -> None:
         """GPUs that were not there before."""
-        if new:
-            self._t.claim(new)
+        if claims := [pci for pci in new if pci not in self._claimed]:
+            self._claimed.update(claims)
+            self._t.claim(claims)
         for pci in new:
             self._t.journal.emit("device", "gpu_found", f"GPU {pci} is here now", evidence={"gpu": pci})
 

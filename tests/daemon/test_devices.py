@@ -581,3 +581,27 @@ async def test_cdi_files_that_come_later_are_seen(tree: Tree, monkeypatch: pytes
     await host.freshen()
     assert len(probes) == 4
     await host.close()
+
+
+async def test_a_gpu_that_comes_back_is_not_locked_a_second_time(
+    world: World, tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is held since the start; another would be refused, and look like another Outrider."""
+    host = HostWatch(facts(radeon(ONE, 128), gpu(TWO)), Timing(), tree.roots)
+    scene = Scene(world, host)
+    host.probed.append(scene.watch.on_probe)
+
+    async def renew() -> bool:
+        return True
+
+    monkeypatch.setattr(host, "renew", renew)
+    monkeypatch.setattr(host_watch, "probe", lambda *_, **__: facts(gpu(TWO)))
+    await host.probe()
+    await scene.watch.look()
+    assert ONE not in scene.gate.verdicts, "its driver was taken away"
+    monkeypatch.setattr(host_watch, "probe", lambda *_, **__: facts(radeon(ONE, 128), gpu(TWO)))
+    await host.probe()
+    assert "gpu_found" in await world.codes()
+    assert scene.claimed == []
+    await scene.watch.close()
+    await host.close()

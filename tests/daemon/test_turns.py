@@ -150,6 +150,8 @@ async def test_a_registry_that_says_nothing_keeps_nobody_waiting(world: World) -
     actor = Actor(Deployment(an_entry(), "h", Desired.RUNNING), context)
     turns.queue(("m", "next"), {"m": actor.wake, "next": lambda: None})
     task = asyncio.create_task(actor.run())
+    await until(lambda: actor.deployment.transfer, LIMIT, "it waits for the registry")
+    actor.wake()  # the next round, which would come by itself
     await until(lambda: turns.before("next") is None, LIMIT, "the next one's turn")
     task.cancel()
     await asyncio.wait([task])
