@@ -1,6 +1,6 @@
 """How long to wait before a failed start is tried again. Pure.
 
-The first retry comes soon, then 10, 20, 40 ... 300 s, each with 25 % jitter, and
+The first retry comes soon, then 10, 20, 40 ... s, each with 25 % jitter and none after more than 300 s, and
 all is forgotten after ten minutes of good running (the numbers kubelet and Nomad
 settled on). Errors that repetition cannot heal are parked.
 """
@@ -32,7 +32,7 @@ def delay(count: int, timing: Timing, spread: float) -> float:
     if count < 1:
         raise ValueError("no failure, no delay")
     base = timing.backoff_first if count == 1 else timing.backoff_next * 2 ** min(count - 2, 16)
-    return min(base, timing.backoff_max) * (1 + JITTER * max(-1.0, min(1.0, spread)))
+    return min(base * (1 + JITTER * max(-1.0, min(1.0, spread))), timing.backoff_max)
 
 
 def failed(before: Failures, *, now: float, ran_for: float, retryable: bool, timing: Timing, spread: float) -> Failures:

@@ -14,6 +14,7 @@ from typing import Any
 from containers.errors import ImageMissing
 from containers.podman import Podman
 from containers.spec import ImageInfo
+from hosts.bounded import Stuck, bounded
 from hosts.facts import HostFacts
 from orchestrator import catalogue as catalogues
 from orchestrator import device_need, planner
@@ -22,7 +23,15 @@ from orchestrator.catalogue import EMBEDDED_IMAGE, Catalogue
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.device_need import Device, Need
-from orchestrator.errors import DeviceMissing, DoesNotFit, ModelFileError, OutriderError, Refused, WeightsMissing
+from orchestrator.errors import (
+    DeviceMissing,
+    DiskError,
+    DoesNotFit,
+    ModelFileError,
+    OutriderError,
+    Refused,
+    WeightsMissing,
+)
 from orchestrator.file_facts import FileProblem, Files, location
 from orchestrator.images import Images
 from orchestrator.model_files import FileReader
@@ -38,6 +47,8 @@ from orchestrator.weights.shown import shown
 Fetch = Callable[[str], Awaitable[ImageInfo | None]]
 """Brings an image by its reference; None where no registry has it."""
 SHOWN_REJECTIONS = 3
+FILES_DEADLINE = 10.0
+"""Seconds for the heads of a model's files."""
 MISSING = frozenset({"weights_missing", "drafter_missing"})
 """Reasons with which the planner says that a plan's files are not on this host yet."""
 
@@ -177,7 +188,21 @@ class Planning:
         return found if self._images is None else self._images.named(found)
 
     async def _files(self, entry: ModelEntry) -> Files:
-        return await asyncio.to_thread(self._reader.inspect, entry, self._paths.store)
+        """Raises `DiskError` when a disk does not answer (a file server that is away): whoever waits for
+        this, the reconcile loop among them, must not wait for ever."""
+
+        def look() -> Files:
+            return self._reader.inspect(entry, self._paths.store)
+
+        try:
+            return await asyncio.to_thread(bounded, f"files of {entry.name}", FILES_DEADLINE, look)
+        except Stuck as error:
+            failed = DiskError(
+                f"the files of {entry.name} cannot be looked at: {error}",
+                hint="a disk or file server does not answer: `findmnt`, `dmesg | tail`",
+            )
+            failed.retryable = True
+            raise failed from error
 
     async def _pinned(self, plan: Plan, fetch: Fetch | None) -> Plan:
         image = await self._podman.image(plan.image)
@@ -202,8 +227,11 @@ class Planning:
         return [await self._model(entry) for entry in sorted(self._catalogue.models, key=lambda m: m.name)]
 
     async def _model(self, entry: ModelEntry) -> ModelView:
-        files = await self._files(entry)
-        weights = await asyncio.to_thread(shown, entry, self._paths.store, files)
+        try:
+            files = await self._files(entry)
+            weights = await asyncio.to_thread(shown, entry, self._paths.store, files)
+        except DiskError as error:  # one model's disk that does not answer hides no other model
+            files, weights = {"": FileProblem(str(self._paths.store), error.detail)}, ()
         problems = [f for f in files.values() if isinstance(f, FileProblem)]
         sizes = [f.size for f in files.values() if not isinstance(f, FileProblem)]
         missing = not any(w.kind == "variant" and w.state == "here" for w in weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from orchestrator import catalogue, profiles
 from orchestrator.admission import Admission
 from orchestrator.clock import SystemClock
 from orchestrator.config import Config
-from orchestrator.errors import DeviceMissing, NotFound, WeightsMissing
-from orchestrator.model_files import check_mounted
+from orchestrator.errors import DeviceMissing, DiskError, NotFound, WeightsMissing
+from orchestrator.model_files import FileReader, check_mounted
 from orchestrator.paths import find
 from orchestrator.plan import Evidence, Method, PlanMount
 from orchestrator.planning import Planning
@@ -106,3 +107,23 @@ async def test_a_gpu_without_a_name_is_waited_for_and_its_weights_may_come_meanw
     assert wished is not None
     assert wished.variant == "w4a16"
     await podman.close()
+
+
+async def test_a_disk_that_does_not_answer_holds_nobody_up(
+    planning: tuple[Planning, Dated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file server that is away: the reconcile loop asks this too, and its watchdog waits."""
+    here, _ = planning
+    answers = threading.Event()
+    monkeypatch.setattr(FileReader, "inspect", lambda *_: answers.wait(30) and {})
+    monkeypatch.setattr("orchestrator.planning.FILES_DEADLINE", 0.1)
+    try:
+        for again in ("no answer within", "an earlier call still hangs"):
+            with pytest.raises(DiskError, match=again) as raised:
+                await here.plan(here.find(MODEL))
+            assert raised.value.retryable
+        shown = {model.name: model for model in await here.models()}
+        assert "cannot be looked at" in str(shown[MODEL].problem)
+        assert not shown[MODEL].files_ok
+    finally:
+        answers.set()
