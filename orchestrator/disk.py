@@ -6,13 +6,14 @@ folder, the unpacked ones in storage, and what the storage driver keeps beside t
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.errors import DiskFull, DiskReadOnly
+from orchestrator.errors import DiskFull, DiskReadOnly, OutriderError
 
 IMAGE_FACTOR = 2.5
 MARGIN = 1.10
@@ -91,6 +92,28 @@ def check(loads: Sequence[Load], *, low_water: float, besides: Sequence[Load] = 
                 hint="`outrider prune --dry-run` shows what can go; or put the folder onto a larger disk",
                 evidence={"path": disk.path, "needed_bytes": needed, "free_bytes": disk.free, "kept_bytes": kept},
             )
+
+
+def disk_error(error: OSError, path: Path, what: str) -> OutriderError:
+    """What a disk that does not take bytes says, as one of our errors."""
+    evidence = {"path": str(path), "errno": error.errno}
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(
+            f"the disk of {path} is full: {what} does not fit",
+            hint="`outrider prune --dry-run` shows what can go; then again: it goes on where it stopped",
+            evidence=evidence,
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return DiskReadOnly(
+            f"{path} cannot be written to ({error.strerror}): {what} cannot be stored",
+            hint=f"`findmnt -T {path}` says whether it is mounted read-only, `ls -ld` whose it is",
+            evidence=evidence,
+        )
+    return DiskReadOnly(
+        f"writing {what} to {path} failed: {error.strerror or error}",
+        hint="`dmesg | tail` tells of a disk that fails",
+        evidence=evidence,
+    )
 
 
 class OnTheWay:

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.errors import ModelFileError, Refused
+from orchestrator.disk import disk_error
+from orchestrator.errors import ModelFileError
 from orchestrator.finishing import finished
 
 T = TypeVar("T")
@@ -97,8 +98,8 @@ class Copier:
     async def copy(self, source: str, size: int, to: Path, origin: Origin) -> str:
         """Copy, and return the SHA-256. A `.partial` of the same source is gone on with.
 
-        Raises `ModelFileError` when the source changes or vanishes meanwhile, `Refused` when the
-        disk is full, CancelledError when cancelled.
+        Raises `ModelFileError` when the source changes or vanishes meanwhile, `DiskFull`, `DiskReadOnly`,
+        CancelledError when cancelled.
         """
         known = await steadily(sidecar, to)
         if known is not None and known.size == size and await steadily(_is, to, known.sha256, source):
@@ -132,7 +133,7 @@ def _job(source: str, size: int, to: Path) -> _Job:
     try:
         return _Job(source, size, to)
     except OSError as error:
-        raise Refused(f"{to.parent} cannot be written: {error.strerror}", hint="check the store's folder") from error
+        raise disk_error(error, to.parent, to.name) from error
 
 
 class _Job:
@@ -150,11 +151,22 @@ class _Job:
             raise ModelFileError(f"{source} cannot be read: {error.strerror}", hint="check the path") from error
         self._identity = self._identify()
         resumed = self._resumable()
-        self._out = open(self._partial, "r+b" if resumed else "wb", buffering=0)  # noqa: SIM115
+        try:
+            self._out = open(self._partial, "r+b" if resumed else "wb", buffering=0)  # noqa: SIM115
+        except OSError:
+            self._in.close()
+            raise
         self._left = resumed
         """Bytes of the partial file that are still to be read back into the digest."""
         if not resumed:
+            self._write_note()
+
+    def _write_note(self) -> None:
+        try:
             write_text(self._note, json.dumps(self._identity))
+        except OSError:
+            self.close()
+            raise
 
     def _identify(self) -> dict[str, Any]:
         info = os.fstat(self._in.fileno())
@@ -185,10 +197,7 @@ class _Job:
                 view = view[self._out.write(view) or 0 :]
             return len(piece)
         except OSError as error:
-            raise Refused(
-                f"copying to {self._partial} failed: {error.strerror}",
-                hint="free space on that disk, then add the model again: it goes on where it stopped",
-            ) from error
+            raise disk_error(error, self._partial, self._to.name) from error
 
     def finish(self, origin: Origin) -> str:
         """Make it durable and give it its name."""
@@ -196,12 +205,15 @@ class _Job:
             self.close()
             self._partial.unlink(missing_ok=True)
             raise ModelFileError(f"{self._source} changed while it was copied", hint="add it when nothing writes to it")
-        os.fsync(self._out.fileno())
-        os.fchmod(self._out.fileno(), 0o644)  # engines run as another user
         sha256 = self._digest.hexdigest()
-        self._partial.replace(self._to)
-        write_text(_beside(self._to), json.dumps(asdict(Sidecar(sha256, self._size, origin.said)), indent=1) + "\n")
-        self._note.unlink(missing_ok=True)
+        try:
+            os.fsync(self._out.fileno())
+            os.fchmod(self._out.fileno(), 0o644)  # engines run as another user
+            self._partial.replace(self._to)
+            write_text(_beside(self._to), json.dumps(asdict(Sidecar(sha256, self._size, origin.said)), indent=1) + "\n")
+            self._note.unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(error, self._to.parent, self._to.name) from error
         return sha256
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -10,7 +9,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.errors import DigestMismatch, DiskFull, DiskReadOnly, OutriderError, SourceFailed
+from orchestrator.disk import disk_error
+from orchestrator.errors import DigestMismatch, SourceFailed
 from orchestrator.store_files import write_text
 from orchestrator.weights.resuming import Note, Target, digest_name, trusted
 from orchestrator.weights.shelf import PARTIAL
@@ -18,28 +18,6 @@ from orchestrator.weights.shelf import PARTIAL
 CHUNK = 4 << 20
 SURE = 128 << 20
 """Bytes after which what was written is made sure of."""
-
-
-def disk_error(error: OSError, path: Path, what: str) -> OutriderError:
-    """What a disk that does not take bytes says, as one of our errors."""
-    evidence = {"path": str(path), "errno": error.errno}
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(
-            f"the disk of {path} is full: {what} does not fit",
-            hint="`outrider prune --dry-run` shows what can go; then pull again: it goes on where it stopped",
-            evidence=evidence,
-        )
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return DiskReadOnly(
-            f"{path} cannot be written to ({error.strerror}): {what} cannot be stored",
-            hint=f"`findmnt -T {path}` says whether it is mounted read-only, `ls -ld` whose it is",
-            evidence=evidence,
-        )
-    return DiskReadOnly(
-        f"writing {what} to {path} failed: {error.strerror or error}",
-        hint="`dmesg | tail` tells of a disk that fails",
-        evidence=evidence,
-    )
 
 
 class Partial:

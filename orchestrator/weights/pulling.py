@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.clock import Clock
+from orchestrator.disk import disk_error
 from orchestrator.errors import NotOffered
 from orchestrator.store_files import steadily
 from orchestrator.weights import existing, shelf
@@ -15,7 +16,6 @@ from orchestrator.weights.choosing import NoChoice, Source, choose
 from orchestrator.weights.fetching import Fetcher, Pace, connections, patiently
 from orchestrator.weights.hub import Hub, HubFile
 from orchestrator.weights.meter import Meter
-from orchestrator.weights.partial import disk_error
 from orchestrator.weights.request import FileView, PartView
 from orchestrator.weights.resuming import Target
 from orchestrator.weights.shelf import PARTIAL, Record, Selection, StoredFile

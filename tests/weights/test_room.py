@@ -13,6 +13,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.disk import Load
 from orchestrator.errors import DiskFull, DiskReadOnly, OutriderError, exit_code, status
 from orchestrator.models import Format
+from orchestrator.store_files import Copier, Origin
 from orchestrator.weights import room
 from orchestrator.weights.choosing import Wanted
 from orchestrator.weights.meter import Meter
@@ -99,3 +100,18 @@ def test_what_a_start_needs_besides_is_counted(tmp_path: Path) -> None:
     with pytest.raises(DiskFull) as raised:
         room.check(tmp_path, 1, "it", quota=None, low_water=0.0, also=[Load(tmp_path, all_of_it, "image x")])
     assert "it and image x need" in said(raised.value)
+
+
+async def test_a_file_that_is_added_says_of_the_disk_what_a_pull_does(small: Place, tmp_path: Path) -> None:
+    source = tmp_path / "mine.gguf"
+    source.write_bytes(some_bytes(5 * MIB))
+    to = small.store / "mine" / "mine.gguf"
+    copier = Copier(lambda _: None)
+    with pytest.raises(DiskFull, match="is full: mine"):
+        await copier.copy(str(source), 5 * MIB, to, Origin(str(source)))
+    subprocess.run(["mount", "-o", "remount,ro", str(small.store)], check=True)
+    with pytest.raises(DiskReadOnly, match="cannot be written to"):
+        await copier.copy(str(source), 5 * MIB, to, Origin(str(source)))
+    subprocess.run(["mount", "-o", "remount,rw,size=12m", str(small.store)], check=True)
+    await copier.copy(str(source), 5 * MIB, to, Origin(str(source)))
+    assert to.read_bytes() == source.read_bytes()
