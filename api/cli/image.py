@@ -137,7 +137,7 @@ def pull(
     elif wait:
         say(job["detail"])
     else:
-        say(f"pulling {image}: job {job['id']}")
+        say(f"pulling {image}: job {job['id']}; `outrider image pull {image}` shows how far it is")
 
 
 @image_app.command()

@@ -60,7 +60,7 @@ def prune(
             with ticker(f"removing {len(going)}"):
                 found = client.call("POST", "/prune", body=body, timeout=LIMIT)
     if as_json:
-        print_json(found)
+        print_json({**found, "dry_run": dry_run})
     elif not dry_run and going:
         print_done(found)
     if any(thing["outcome"] == "failed" for thing in found["things"]):

@@ -110,7 +110,7 @@ def pull_as_asked(options: Common, request: Mapping[str, Any], *, wait: bool, as
     elif wait:
         say(f"pulled {job['subject']}: {job['detail']}")
     else:
-        say(f"pulling {job['subject']}: job {job['id']}")
+        say(f"pulling {job['subject']}: job {job['id']}; `outrider model pull {job['subject']}` shows how far it is")
 
 
 def pull_missing(options: Common, model: str) -> None:

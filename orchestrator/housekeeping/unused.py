@@ -132,7 +132,7 @@ TEXTS: dict[str, str] = {
     "in_use": "it is used",
     "wanted": "it may be wanted again (--all removes it)",
     "not_asked_for": "not asked for",
-    "too_young": "it is too young",
+    "too_young": "it changed in the last day, or in the days of --older-than",
     "age_unknown": "nobody knows how old it is",
 }
 """Reason codes in words."""

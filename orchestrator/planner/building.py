@@ -16,6 +16,7 @@ from orchestrator.planner.candidates import Candidate
 from orchestrator.planner.fitting import Fitted
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import LaunchRequest, adapter
+from orchestrator.weights.meter import amount
 
 MOST_THREADS = 16
 _IMAGE_ID = re.compile(r"^(sha256:)?[0-9a-f]{64}$")
@@ -183,11 +184,11 @@ def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     if candidate.device is None:
         reasons.append(Reason("cpu_only", _cpu_text(site)))
     if candidate.target is None:
-        size = _gigabytes(candidate.variant.weight_bytes)
+        size = _size(candidate.variant.weight_bytes)
         text = f"the weights{size} are not on this host: `outrider model pull {site.entry.name}` fetches them"
         reasons.append(Reason("weights_missing", text))
     if candidate.drafter is not None and candidate.drafter_file is None:
-        name, size = candidate.drafter.name, _gigabytes(candidate.drafter.weight_bytes)
+        name, size = candidate.drafter.name, _size(candidate.drafter.weight_bytes)
         text = f"its drafter {name}{size} is not on this host: `outrider model pull {site.entry.name}` fetches it"
         reasons.append(Reason("drafter_missing", text))
     if not _IMAGE_ID.match(candidate.image.reference):
@@ -196,8 +197,8 @@ def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
-def _gigabytes(size: int | None) -> str:
-    return "" if size is None else f" ({size / 1e9:.1f} GB)"
+def _size(size: int | None) -> str:
+    return "" if size is None else f" ({amount(size)})"
 
 
 def _cpu_text(site: Site) -> str:

@@ -71,7 +71,10 @@ def test_pull_shows_how_far_it_is_and_says_what_came(call: Call, daemon: fake.Sc
     assert (said.code, said.out) == (0, f"{NAME} is here\n")
     assert f"{NAME}: pulling, 1 of 2 layers" in said.err
     assert daemon.asked_for("POST", "/images/pull")[0].body == {"image": NAME}
-    assert call("image", "pull", NAME, "--no-wait").out == f"pulling {NAME}: job j1\n"
+    assert (
+        call("image", "pull", NAME, "--no-wait").out
+        == f"pulling {NAME}: job j1; `outrider image pull {NAME}` shows how far it is\n"
+    )
 
 
 def test_a_pull_that_fails(call: Call, daemon: fake.Script) -> None:

@@ -44,7 +44,10 @@ def test_what_is_asked_for(call: Call, pulling: fake.Script, words: tuple[str, .
 
 def test_model_add_from_the_hub_is_a_pull(call: Call, pulling: fake.Script) -> None:
     words = ("--repository", "org/repo", "--file", "m.gguf", "--revision", "v1", "--parallel", "2", "--no-wait")
-    assert call("model", "add", "m", *words).out == "pulling smollm2: job j1\n"
+    assert (
+        call("model", "add", "m", *words).out
+        == "pulling smollm2: job j1; `outrider model pull smollm2` shows how far it is\n"
+    )
     assert pulling.asked[0].body == {
         "repository": "org/repo", "file": "m.gguf", "revision": "v1", "name": "m", "parallel": 2,
     }  # fmt: skip
