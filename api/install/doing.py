@@ -43,6 +43,7 @@ class Doing:
     steps: list[Step] = field(default_factory=list)
 
     def say(self, state: str, what: str, subject: str, detail: str = "") -> None:
+        """Note and tell one step."""
         step = Step(state, what, subject, detail)
         self.steps.append(step)
         self.tell(step)
@@ -52,6 +53,7 @@ class Doing:
         return any(step.state in {"made", "changed", "removed"} for step in self.steps)
 
     def at(self, path: str) -> Path:
+        """Where a path of the machine is: below the prefix, if there is one."""
         return layout.under(self.prefix, path)
 
     # making
@@ -124,6 +126,7 @@ class Doing:
             self.say("left", "settings", path, f"it is yours; the new default is {path}.new")
 
     def link(self, path: str, target: str, *, what: str = "link") -> None:
+        """A symbolic link to `target`."""
         real = self.at(path)
         there = real.is_symlink()
         if there and str(real.readlink()) == target:

@@ -71,6 +71,7 @@ class Manifest:
         return [subject for k, subject in self.made if k == kind]
 
     def has(self, kind: str, subject: str) -> bool:
+        """Whether this was made by an installation."""
         return (kind, subject) in self.made
 
     def save(self) -> None:

@@ -56,10 +56,12 @@ def asks(*words: str) -> bool:
 
 
 def is_active(unit: str) -> bool:
+    """Whether systemd runs this unit now."""
     return systemd_runs() and asks("systemctl", "is-active", "--quiet", unit)
 
 
 def is_enabled(unit: str) -> bool:
+    """Whether systemd starts this unit with the machine."""
     return asks("systemctl", "is-enabled", "--quiet", unit)
 
 
@@ -71,6 +73,7 @@ def uid(name: str) -> int | None:
 
 
 def gid(name: str) -> int | None:
+    """The group's number; None when there is none of this name."""
     with contextlib.suppress(KeyError):
         return grp.getgrnam(name).gr_gid
     return None
@@ -96,4 +99,5 @@ def remove_user() -> None:
 
 
 def is_root() -> bool:
+    """Whether this process may do what root may."""
     return os.geteuid() == 0
