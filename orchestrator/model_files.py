@@ -130,7 +130,7 @@ def check_mounted(plan: Plan) -> None:
     for mount in plan.mounts:
         inside = [Path(a).relative_to(mount.target) for a in plan.argv if Path(a).is_relative_to(mount.target)]
         for path in (Path(mount.source, part) for part in (Path(), *inside)):
-            if not path.exists():
+            if not os.path.lexists(path):  # where a link leads, only the container may find out
                 error = WeightsMissing(
                     f"{path} is not there any more",
                     hint=f"`outrider start {plan.model} --pull` fetches what is missing, then starts",

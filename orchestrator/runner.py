@@ -130,7 +130,6 @@ class Runner:
         if engine.container_id is None:
             seen(State.PULLING, f"looking for image {engine.plan.image[:40]}")
             await self._image(engine)
-            await asyncio.to_thread(check_mounted, engine.plan)
             engine.move(State.CREATING)
             seen(State.CREATING, "reserving memory and creating the container")
             await self.admission.reserve(engine.id, engine.plan)
@@ -199,6 +198,7 @@ class Runner:
             engine.port = self.ports.take()
         spec = self.spec(engine, str(folder))
         validate(spec, self.rules(engine))
+        await asyncio.to_thread(check_mounted, engine.plan)  # after the validator: nobody else's paths are asked about
         engine.container_id = await self.podman.create(spec)
 
     def container_name(self, engine: Engine) -> str:

@@ -19,7 +19,7 @@ import pytest
 from containers.errors import SpecRefused
 from orchestrator.engine import socket_folder
 from orchestrator.engine_client import EngineClient
-from orchestrator.errors import EngineFailed
+from orchestrator.errors import EngineFailed, WeightsMissing
 from orchestrator.plan import Method, Plan
 from orchestrator.views import State
 from tests.models import generate as g
@@ -113,10 +113,16 @@ async def test_a_drafter_of_another_width_aborts_the_engine(bench: Bench) -> Non
     )
 
 
-@pytest.mark.parametrize(("file", "code"), [(CUT, "model_truncated"), (ABSENT, "model_unreadable")])
-async def test_a_model_file_that_is_none(bench: Bench, file: str, code: str) -> None:
-    error = await failure(bench, swapped(await bench.plan(Method.NONE), g.TARGET, file))
-    assert (error.code, error.retryable) == (code, False)
+async def test_a_model_file_that_is_cut_off(bench: Bench) -> None:
+    error = await failure(bench, swapped(await bench.plan(Method.NONE), g.TARGET, CUT))
+    assert (error.code, error.retryable) == ("model_truncated", False)
+
+
+async def test_a_model_file_that_is_gone(bench: Bench) -> None:
+    """No engine is started for it; it may come back with its disk."""
+    with pytest.raises(WeightsMissing, match=f"{ABSENT} is not there any more") as caught:
+        await bench.bring_up(swapped(await bench.plan(Method.NONE), g.TARGET, ABSENT))
+    assert caught.value.retryable
 
 
 async def test_a_drafter_file_that_is_none(bench: Bench) -> None:
