@@ -48,7 +48,6 @@ def test_models_start_one_after_the_other_by_priority(
         stack.start_daemon()
         waiting = until_sync(lambda: reason(stack, "low") == "waiting_for_turn" and stack.deployment("low"), 20, "low")
         assert waiting["reason"]["text"] in ("waiting for its turn (after middle)", "waiting for its turn (after high)")
-        assert "waiting for its turn (after" in outrider(stack, "ps").stdout
         stack.wait_state("low", "ready")
         told = [e for e in stack.events() if e["sequence"] > last]
         order = next(e["evidence"]["order"] for e in told if e["code"] == "starting_in_turn")
@@ -75,7 +74,7 @@ def test_a_gpu_that_comes_late_is_waited_for(make_stack: MakeStack, test_models:
     with stack:
         told = outrider(stack, "start", "--wait", "m")
         assert told.returncode == 1
-        assert "\nerror[waiting_device]: m is not started: m waits for a GPU of AMD" in told.stderr, told.stderr
+        assert "error[waiting_device]: m is not started: m waits for a GPU of AMD" in told.stderr, told.stderr
         assert "starts by itself when the device is there" in told.stderr
         view = stack.wait_state("m", "waiting_device")
         assert view["reason"]["code"] == "waiting_device"
