@@ -46,6 +46,9 @@ DEADLINE = 30.0
 QUIET = 20.0
 """Seconds without a byte, after which a stream counts as lost."""
 
+SYSTEM_UNIT = "/etc/systemd/system/outrider.service"
+"""What `outrider install` made, where it did."""
+SYSTEM_RUN = "/run/outrider"
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """No TLS is spoken here; without this httpx would read all certificate authorities for every client."""
 
@@ -245,6 +248,8 @@ def _where_else(socket: str) -> str:
     """What to do where no daemon answers: the machine's own may be there, under other folders than a user's."""
     if os.geteuid() != 0 and os.path.exists(SYSTEM_STATE / "run" / os.path.basename(socket)):
         return f"this machine's service is another one: add --state-dir {SYSTEM_STATE}, or set OUTRIDER_STATE_DIR"
+    if os.path.lexists(SYSTEM_UNIT) and os.path.dirname(socket) == SYSTEM_RUN:
+        return "`systemctl start outrider.service outrider-gateway.service` starts this machine's own"
     return "`outrider up` starts one; a daemon with another state folder needs --state-dir"
 
 

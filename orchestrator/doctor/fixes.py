@@ -62,6 +62,13 @@ def kernel_argument(system: System, add: str | None = None, remove: str | None =
         words = [*([f"--args={add}"] if add else []), *([f"--remove-args={remove}"] if remove else [])]
         return (f"grubby --update-kernel=ALL {' '.join(words)}", "systemctl reboot")
     edits = []
+    if system.kernel_cmdline:
+        if remove:
+            edits.append(rf"sed -i 's/\b{remove}\(=[^ ]*\)\?//' /etc/kernel/cmdline")
+        if add:
+            edits.append(f"sed -i '1s/$/ {add}/' /etc/kernel/cmdline")
+        # kernel-install: what systemd-boot's entries are written by
+        return (*edits, 'kernel-install add "$(uname -r)" "/boot/vmlinuz-$(uname -r)"', "systemctl reboot")
     if remove:
         edits.append(rf"sed -i 's/\b{remove}\(=[^ \"]*\)\?//' /etc/default/grub")
     if add:

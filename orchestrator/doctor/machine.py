@@ -37,6 +37,8 @@ class System:
     ids: tuple[str, ...] = ()
     ostree: bool = False
     systemd: bool = False
+    kernel_cmdline: bool = False
+    """The kernel's command line comes from /etc/kernel/cmdline (systemd-boot), and not from GRUB's settings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ def system(look: Look) -> System:
         ids=tuple(ids),
         ostree=look.at("/run/ostree-booted").exists(),
         systemd=look.at("/run/systemd/system").is_dir(),
+        kernel_cmdline=look.at("/etc/kernel/cmdline").is_file() and not look.at("/etc/default/grub").is_file(),
     )
 
 
