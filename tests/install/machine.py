@@ -40,6 +40,7 @@ UNSEEN = (
     "var/lib/systemd",
     "var/log",
     "var/tmp",
+    "var/backups",  # dpkg's own timer, once a day
 )
 """What changes while a machine runs, whoever is installed on it."""
 BACKUPS = ("group-", "gshadow-", "passwd-", "shadow-", "subgid-", "subuid-")

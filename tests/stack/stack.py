@@ -127,7 +127,10 @@ class Stack:
                 }
             ]
         data["speculation"] = spec
-        (self.paths.models_d / f"{name}.toml").write_text(model_toml(data))
+        written = self.paths.models_d / f".{name}.new"
+        written.write_text(model_toml(data))
+        # whole at once: a reload under way would take an empty file for a model that is no longer defined
+        written.rename(self.paths.models_d / f"{name}.toml")
 
     @property
     def podman_socket(self) -> str:
