@@ -129,6 +129,7 @@ def test_ctrl_c_ends_it_all(outrider: Outrider) -> None:
     assert outrider.nothing_left()
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_down_in_another_terminal_ends_up_too(outrider: Outrider) -> None:
     up = outrider.start("up", "--no-model")
@@ -141,6 +142,7 @@ def test_down_in_another_terminal_ends_up_too(outrider: Outrider) -> None:
     assert up.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_daemon_that_dies_shows_its_last_words(outrider: Outrider) -> None:
     with (outrider.paths.state_dir / "daemon.lock").open("w") as lock:

@@ -196,6 +196,7 @@ async def test_a_stop_leaves_nothing_and_a_halt_leaves_the_wish(world: World) ->
     assert told == ["m-1 is gone (daemon_ends)"], "nobody wished it stopped"
 
 
+@pytest.mark.slow
 async def test_a_database_that_is_only_locked_is_no_bad_one(tmp_path: Path) -> None:
     path = tmp_path / "o.db"
     store = await Store.open(path)

@@ -24,6 +24,7 @@ def reason(stack: Stack, name: str) -> Any:
     return (stack.deployment(name)["reason"] or {}).get("code")
 
 
+@pytest.mark.slow
 def test_models_start_one_after_the_other_by_priority(
     make_stack: MakeStack, test_models: Path, host: FakeHost, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def _journal(stack: Stack) -> list[Any]:
         return [{"sequence": row[0]} for row in db.execute("SELECT sequence FROM journal")]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_comes_late_is_waited_for(make_stack: MakeStack, test_models: Path, host: FakeHost) -> None:
     """A Strix Halo whose driver has not loaded yet, in a tree of its own. What it then starts is an image that
     this machine does not have: that it gets so far is what can be shown here (the rest, in

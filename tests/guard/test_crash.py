@@ -103,6 +103,7 @@ def test_after_a_crash_of_the_host_only_a_person_starts_what_was_loading(
         assert stack.deployment("n")["reason"]["code"] == "suspected_host_crash"
 
 
+@pytest.mark.slow
 def test_in_the_same_boot_the_load_goes_on(make_stack: MakeStack, heavy_models: Path, host: FakeHost) -> None:
     """The twin: the daemon died, the host did not."""
     stack = make_stack(environ=host.environ)
@@ -142,6 +143,7 @@ def test_a_daemon_that_is_told_to_end_takes_its_marks_along(
         assert issues(stack) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "code"), [("size=4k", "disk_full"), ("ro,size=64k", "disk_read_only")])
 def test_a_disk_that_takes_no_mark_lets_no_load_begin(
     make_stack: MakeStack, test_models: Path, host: FakeHost, options: str, code: str

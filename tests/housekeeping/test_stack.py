@@ -109,6 +109,7 @@ def start_with_log(stack: Stack) -> Path:
     return log
 
 
+@pytest.mark.slow
 def test_a_drained_deployment_stays_drained_over_a_restart_until_it_is_started(stack: Stack) -> None:
     assert stack.send("POST", "/api/v1/deployments/m/drain").status_code == 200
     stack.wait_state("m", "draining")

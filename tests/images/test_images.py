@@ -80,6 +80,7 @@ async def test_a_pull_is_a_job_with_bytes(own: Desk, registries: Registries) -> 
     assert await own.codes() == ["image_pull_started", "image_pulled"]
 
 
+@pytest.mark.slow
 async def test_many_wait_for_one_pull(own: Desk, registries: Registries) -> None:
     faults = registries.proxy.faults
     async with paced(registries.proxy, 400_000):

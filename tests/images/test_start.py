@@ -109,6 +109,7 @@ def test_a_stop_calls_the_pull_off(stack: Stack, mine: PodmanOfMine, registries:
     assert mine.run("images", "-q") == ""
 
 
+@pytest.mark.slow
 def test_a_daemon_that_is_killed_pulls_again(
     stack: Stack, mine: PodmanOfMine, registries: Registries, engine: str
 ) -> None:
@@ -128,6 +129,7 @@ def ended(stack: Stack, job: str) -> Any:
     return until_sync(lambda: (v := stack.get(f"/api/v1/jobs/{job}"))["state"] != "running" and v, LIMIT, "it ends")
 
 
+@pytest.mark.slow
 def test_what_trying_cannot_heal_parks(stack: Stack, mine: PodmanOfMine, engine: str, tmp_path: Path) -> None:
     stack.want("closed", "running")
     view = stack.wait_state("closed", "failed", may_fail=True)
@@ -155,6 +157,7 @@ def test_what_trying_cannot_heal_parks(stack: Stack, mine: PodmanOfMine, engine:
             assert not [secret for secret in secrets if secret in text]
 
 
+@pytest.mark.slow
 def test_what_may_heal_is_tried_again(stack: Stack, registries: Registries, engine: str) -> None:
     registries.proxy.faults.status = 429
     registries.proxy.faults.retry_after = "3600"
@@ -167,6 +170,7 @@ def test_what_may_heal_is_tried_again(stack: Stack, registries: Registries, engi
     stack.wait_state("m", "ready", may_fail=True)
 
 
+@pytest.mark.slow
 def test_a_start_may_be_told_to_pull_nothing(stack: Stack, registries: Registries, engine: str) -> None:
     stack.write_settings('[images]\npull = "never"\n')
     assert stack.send("POST", "/api/v1/reload", {}).status_code == 200

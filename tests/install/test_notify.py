@@ -193,6 +193,7 @@ def test_a_daemon_without_podman_is_ready_and_starts_none_of_its_own(
 # the gateway
 
 
+@pytest.mark.slow
 def test_a_gateways_life_as_its_manager_sees_it(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", listener.address)
     monkeypatch.setenv("WATCHDOG_USEC", str(int(WATCHDOG * 1e6)))

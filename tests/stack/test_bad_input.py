@@ -335,6 +335,7 @@ def _ends(stack: Stack, command: str) -> tuple[int, str]:
     return code, log.read_bytes()[before:].decode()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_cannot_start(stack: Stack) -> None:
     stack.kill_daemon(signal.SIGTERM)
     with socket.create_server(("127.0.0.1", stack.api_port)):

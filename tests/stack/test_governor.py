@@ -109,6 +109,7 @@ async def test_speculation_is_dropped_under_load_and_comes_back(make_stack: Make
     assert [e["code"] for e in events].count("failed") == 0
 
 
+@pytest.mark.slow
 async def test_a_switch_that_would_cost_too_much_is_refused(make_stack: MakeStack, test_models: Path) -> None:
     """No room for two engines and no patience for a gap: it stays as it is, and says why with the numbers."""
     stack = make_stack()

@@ -116,6 +116,7 @@ def test_requests_wait_while_an_engine_loads_and_are_all_served(make_stack: Make
         assert stack.codes("m").count("failed") == 0
 
 
+@pytest.mark.slow
 def test_two_cycles_tell_slots_apart(make_stack: MakeStack, test_models: Path) -> None:
     """Two prompts at once through one speculating engine: no foreign character in either answer."""
     stack = make_stack()

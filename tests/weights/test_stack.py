@@ -194,6 +194,7 @@ def no_secret(stack: Stack, token: str = TOKEN) -> None:
         assert token not in json.dumps(stack.get(f"/api/v1/{path}"))
 
 
+@pytest.mark.slow
 def test_a_repository_becomes_a_model_of_its_own(
     make: Callable[..., Stack], hub: hubs.HubServer, test_models: Path
 ) -> None:
