@@ -18,6 +18,8 @@ from functools import lru_cache
 
 from aiohttp import web
 
+from tests.waiting import until
+
 LFS_FROM = 4096
 """Bytes from which a file is a large one here."""
 STEP = 1 << 16
@@ -237,7 +239,8 @@ class HubServer:
             if self.silent_after is not None:
                 limit = min(limit, self.silent_after - sent)
                 if limit <= 0:
-                    await asyncio.sleep(600)
+                    await until(lambda: request.transport is None or request.transport.is_closing(), 60)
+                    return
             if limit <= 0:
                 assert request.transport is not None
                 request.transport.close()

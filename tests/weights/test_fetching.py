@@ -30,6 +30,17 @@ def stored(place: Place, name: str) -> bytes:
     return file.read_bytes()
 
 
+async def cut_off(place: Place, after: int) -> None:
+    """Begin to pull `org/m`, and stop once more than so many bytes of it are on disk."""
+    place.server.rate = 4_000_000
+    pull = asyncio.create_task(place.pull("org/m", GGUF))
+    await until(lambda: place.partials().get("m.gguf.partial", 0) > after, 10)
+    pull.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pull
+    place.server.rate = None
+
+
 async def test_what_a_model_needs_and_nothing_else(place: Place) -> None:
     place.server.add("org/model", safetensors())
     settled = await place.pull("org/model")
@@ -49,13 +60,7 @@ async def test_it_goes_on_where_it_stopped_in_another_process(place: Place) -> N
     """As after SIGKILL: a new puller has only what is on disk."""
     data = some_bytes(SIZE)
     place.server.add("org/m", {"m.gguf": data})
-    place.server.rate = 4_000_000
-    first = asyncio.create_task(place.pull("org/m", GGUF))
-    await until(lambda: place.partials().get("m.gguf.partial", 0) > 500_000, 10)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    place.server.rate = None
+    await cut_off(place, 500_000)
     (there,) = place.partials().values()
     sent = place.server.bytes_sent
     await place.pull("org/m", GGUF)
@@ -118,13 +123,7 @@ async def test_416_begins_anew(place: Place) -> None:
 async def test_only_durable_bytes_survive_another_boot(place: Place) -> None:
     """After a crash of the machine the tail of a file may be zeros: none of it was made sure of here."""
     place.server.add("org/m", {"m.gguf": some_bytes(SIZE)})
-    place.server.rate = 4_000_000
-    first = asyncio.create_task(place.pull("org/m", GGUF))
-    await until(lambda: place.partials().get("m.gguf.partial", 0) > 500_000, 10)
-    first.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    place.server.rate = None
+    await cut_off(place, 500_000)
     place.boot = "boot-2"
     await place.pull("org/m", GGUF)
     assert place.server.ranges("m.gguf") == [None, None]
@@ -240,13 +239,7 @@ async def test_a_revision_is_settled_once_and_moved_by_a_person_only(place: Plac
 async def test_a_pull_that_was_cut_off_keeps_to_its_commit(place: Place) -> None:
     """Else a branch that moves would have it begin anew, and the bytes lie there for nothing."""
     first = place.server.add("org/m", {"m.gguf": some_bytes(SIZE)})
-    place.server.rate = 4_000_000
-    cut = asyncio.create_task(place.pull("org/m", GGUF))
-    await until(lambda: place.partials().get("m.gguf.partial", 0) > 200_000, 10)
-    cut.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await cut
-    place.server.rate = None
+    await cut_off(place, 200_000)
     (there,) = place.partials().values()
     place.server.add("org/m", {"m.gguf": some_bytes(SIZE, 2)})
     settled = await place.pull("org/m", GGUF)
