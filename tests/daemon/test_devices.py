@@ -12,14 +12,13 @@ import pytest
 
 from hosts import pci
 from hosts.device_events import DeviceEvent
-from hosts.device_health import MISSES, STEADY, Health, Verdict
+from hosts.device_health import MISSES, STEADY
 from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
 from hosts.gpu_sample import GpuProcess, GpuSample
 from hosts.telemetry import Sample
 from orchestrator import device_policy, host_watch
 from orchestrator.context import Cause
 from orchestrator.device_gate import DeviceGate
-from orchestrator.device_policy import Gpu, Start, Suspect, Whose, Wish
 from orchestrator.device_reports import Processes
 from orchestrator.device_watch import DeviceWatch, Tools
 from orchestrator.engine import Engine
@@ -29,7 +28,7 @@ from orchestrator.timing import Timing
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, a_plan
 from tests.fakelibs import build
-from tests.hosts.trees import Tree, write
+from tests.hosts.trees import Tree
 from tests.waiting import until
 
 ONE, TWO = "0000:01:00.0", "0000:02:00.0"
@@ -495,91 +494,6 @@ async def test_a_gpu_that_had_no_address_while_it_was_lost_is_not_kept_for_ever(
     assert scene.issues == []
     assert scene.gate.bar(world.d) is None
     await scene.watch.close()
-    await host.close()
-
-
-# the policy
-
-
-def a_gpu(pci: str, health: Health = Health.OK, *, vendor: str = "nvidia", seen: bool = True) -> Gpu:
-    return Gpu(pci, vendor, (f"dev-{pci}",) if seen else (), Verdict(health, health.value), seen)
-
-
-WELL, GONE = a_gpu("a"), a_gpu("b", Health.LOST)
-AMD = a_gpu("c", vendor="amd")
-UNSEEN = a_gpu("d", Health.LOST, seen=False)
-
-
-@pytest.mark.parametrize(
-    ("wish", "gpus", "mismatch", "action", "reason"),
-    [
-        (Wish(False, ("dev-a",)), [WELL, GONE], False, Start.GO, "devices_well"),
-        (Wish(False, ("dev-b",)), [WELL, GONE], False, Start.HOLD, "gpu_lost"),
-        (Wish(False, ("dev-a", "dev-b")), [WELL, GONE], False, Start.HOLD, "gpu_lost"),
-        (Wish(False, None), [WELL, GONE], False, Start.GO, "devices_well"),
-        (Wish(False, None), [GONE], False, Start.HOLD, "gpu_lost"),
-        (Wish(False, None), [UNSEEN], False, Start.HOLD, "gpu_lost"),
-        (Wish(False, ()), [UNSEEN], False, Start.HOLD, "gpu_lost"),  # planned for the CPU without being asked
-        (Wish(False, ()), [GONE], False, Start.GO, "devices_well"),
-        (Wish(False, None), [], False, Start.GO, "devices_well"),
-        (Wish(True, None), [GONE], True, Start.GO, "cpu"),
-        (Wish(False, ("dev-a",)), [WELL], True, Start.HOLD, "driver_mismatch"),
-        (Wish(False, ("nvidia.com/gpu=0",)), [], True, Start.HOLD, "driver_mismatch"),
-        (Wish(False, None), [WELL], True, Start.HOLD, "driver_mismatch"),
-        (Wish(False, None), [], True, Start.HOLD, "driver_mismatch"),
-        (Wish(False, ()), [], True, Start.HOLD, "driver_mismatch"),
-        (Wish(False, ()), [WELL], True, Start.GO, "devices_well"),
-        (Wish(False, ("dev-c",)), [WELL, AMD], True, Start.GO, "devices_well"),
-        (Wish(False, None), [WELL, AMD], True, Start.GO, "devices_well"),
-    ],
-)
-def test_whether_a_start_may_go(wish: Wish, gpus: list[Gpu], mismatch: bool, action: Start, reason: str) -> None:
-    decision = device_policy.start(wish, gpus, mismatch)
-    assert (decision.action, decision.reason) == (action, reason)
-
-
-def test_several_engines_on_a_gpu_are_not_told_apart_by_guessing() -> None:
-    both = [Suspect("x", 1, "cx", True), Suspect("y", 2, "cy", True)]
-    assert device_policy.whose(None, None, both).reason == "several_engines"
-    assert device_policy.whose(2, None, both).evidence["engine"] == "y"
-    assert device_policy.whose(3, "cx", both).evidence["engine"] == "x"
-    assert device_policy.whose(3, None, both).action is Whose.NOBODYS
-
-
-async def test_a_radeon_whose_files_hang_stays_known(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the host would look like one without a GPU, and the next model would run on the CPU."""
-    stuck = Problem("amd_sysfs_timeout", "amd", "no answer", None)
-    host = HostWatch(facts(radeon(ONE, 128)), Timing(), tree.roots)
-    monkeypatch.setattr(host_watch, "probe", lambda *_, **__: facts(problems=(stuck,)))
-    await host.probe()
-    assert [a.pci for a in host.facts().accelerators] == [ONE]
-    monkeypatch.setattr(host_watch, "probe", lambda *_, **__: facts())
-    await host.probe()
-    assert host.facts().accelerators == (), "it answered that there is none"
-    await host.close()
-
-
-async def test_cdi_files_that_come_later_are_seen(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    probes: list[int] = []
-
-    def look(*_: object, **__: object) -> HostFacts:
-        probes.append(1)
-        return facts(gpu(ONE))
-
-    monkeypatch.setattr(host_watch, "probe", look)
-    host = await HostWatch.start(None, Timing(), tree.roots)
-    await host.freshen()
-    assert len(probes) == 1, "nothing has changed"
-    write(tree.base / "etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
-    await host.freshen()
-    await host.freshen()
-    assert len(probes) == 2
-    write(tree.base / "run/cdi/amd.json", "{}")
-    await host.freshen()
-    assert len(probes) == 3
-    (tree.base / "etc/cdi/nvidia.yaml").unlink()
-    await host.freshen()
-    assert len(probes) == 4
     await host.close()
 
 
