@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from hosts.facts import HostFacts
 from orchestrator.device_policy import SHARED
 from orchestrator.errors import DoesNotFit
-from orchestrator.memory_fit import Backend, reserve
+from orchestrator.kinds import Backend
+from orchestrator.memory_fit import reserve
 from orchestrator.plan import Plan
 
 HOST = "host"

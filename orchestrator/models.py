@@ -6,11 +6,13 @@ These types validate and hold; they decide nothing.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from orchestrator.kinds import KvType
 from orchestrator.plan import Method
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
@@ -43,23 +45,44 @@ class Shape(Frozen):
     """What memory depends on. Widths and counts; see knowledge sources in `orchestrator.memory_fit`.
 
     `attention_layers` are layers with a KV cache, `linear_layers` those with a recurrent state.
+    Of the attention layers `sliding_layers` see only the last `sliding_window` tokens; where their
+    heads differ from the others', `sliding_kv_heads` and `sliding_head_dim` say so. `head_dim` is the
+    width of a key, `value_dim` that of a value where it differs; `linear_head_dim` and
+    `linear_value_dim` likewise. `kv_heads_by_layer` is given only where attention layers differ in
+    more than the window (0: a layer without a cache); it then wins over `kv_heads`.
     """
 
     layers: int = Field(gt=0)
     hidden: int | None = Field(default=None, gt=0)
+    intermediate: int | None = Field(default=None, gt=0)
     vocab: int | None = Field(default=None, gt=0)
+    heads: int | None = Field(default=None, gt=0)
+    """Query heads."""
     attention_layers: int = Field(ge=0)
     kv_heads: int = Field(ge=0)
     head_dim: int = Field(ge=0)
+    value_dim: int | None = Field(default=None, gt=0)
+    kv_heads_by_layer: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    sliding_layers: int = Field(default=0, ge=0)
+    sliding_window: int | None = Field(default=None, gt=0)
+    sliding_kv_heads: int | None = Field(default=None, gt=0)
+    sliding_head_dim: int | None = Field(default=None, gt=0)
     linear_layers: int = Field(default=0, ge=0)
     linear_key_heads: int = Field(default=0, ge=0)
     linear_value_heads: int = Field(default=0, ge=0)
     linear_head_dim: int = Field(default=0, ge=0)
+    linear_value_dim: int | None = Field(default=None, gt=0)
     conv_kernel: int = Field(default=4, ge=1)
     kv_lora_rank: int | None = Field(default=None, gt=0)
     rope_head_dim: int | None = Field(default=None, gt=0)
     max_context: int | None = Field(default=None, gt=0)
     mtp_layers: int = Field(default=0, ge=0)
+    experts: int | None = Field(default=None, gt=0)
+    experts_used: int | None = Field(default=None, gt=0)
+    """Experts a token is given to, shared ones not counted."""
+    tied_embeddings: bool | None = None
+    dtype: str | None = None
+    """What the checkpoint computes in: `bfloat16`, `float16`, `float32`."""
 
 
 class Variant(Frozen):
@@ -79,6 +102,8 @@ class Variant(Frozen):
     shape: Shape | None = None
     runtimes: tuple[Runtime, ...] = ()
     """Runtimes that load it; empty means what the format allows."""
+    trust_remote_code: bool = False
+    """Whether its repository's Python code may run in the engine: only at a revision that is a commit."""
     source: str | None = None
     """Who says so: where the sizes and shapes come from."""
 
@@ -86,6 +111,8 @@ class Variant(Frozen):
     def _located(self) -> Variant:
         if (self.path is None) == (self.repository is None):
             raise ValueError("give exactly one of path and repository")
+        if self.trust_remote_code and not re.fullmatch(r"[0-9a-f]{40}", self.revision or ""):
+            raise ValueError("trust_remote_code needs a revision that is a commit (40 hexadecimal digits)")
         return self
 
 
@@ -170,6 +197,14 @@ class ModelEntry(Frozen):
     parallel: int | None = Field(default=None, gt=0, le=256)
     threads: int | None = Field(default=None, gt=0)
     """CPU threads of an engine on a CPU."""
+    kv: KvType | None = None
+    """What the KV cache is stored as; None lets the planner choose."""
+    attention_backend: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")] | None = None
+    """vLLM's name of it, such as FLASH_ATTN; None lets the planner choose."""
+    tensor_parallel: int | None = Field(default=None, gt=0, le=16)
+    """How many GPUs share the model; None takes as few as hold it."""
+    batch: int | None = Field(default=None, gt=0, le=1 << 20)
+    """Tokens that are computed at once: llama.cpp's ubatch, vLLM's max_num_batched_tokens."""
     load_s: float | None = Field(default=None, gt=0)
     """The longest a start may take, when the default is too short."""
     priority: int = Field(default=0, ge=-100, le=100)

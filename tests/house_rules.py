@@ -23,9 +23,27 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = "core"
 FIRST_HOUR = "first hour"
-BUDGETS = {CORE: 2.5, FIRST_HOUR: 1.0}
+PLANNING = "planning"
+BUDGETS = {CORE: 2.5, FIRST_HOUR: 1.0, PLANNING: 1.0}
 """Minutes of test time that an area may take, on two cores."""
-AREAS = dict.fromkeys(("doctor", "images", "weights", "housekeeping", "install", "guard"), FIRST_HOUR)
+AREAS = {
+    **dict.fromkeys(("doctor", "images", "weights", "housekeeping", "install", "guard"), FIRST_HOUR),
+    **dict.fromkeys(
+        (
+            "catalogue",
+            "coverage",
+            "fit",
+            "golden",
+            "importing",
+            "measured",
+            "memory_fit",
+            "planner",
+            "reading",
+            "runtimes",
+        ),
+        PLANNING,
+    ),
+}
 """Folder below `tests` to area, for those with a budget of their own; all else is of the core."""
 STALE = 20
 _EXPIRY = re.compile(r"until (\d{4}-\d{2}-\d{2})")

@@ -15,13 +15,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.catalogue.restrictions import Restriction
 from orchestrator.catalogue.types import EMBEDDED_IMAGE, Catalogue, Combination, ImageEntry, in_range
 from orchestrator.errors import ConfigError
 from orchestrator.models import Frozen, ModelEntry
 
 __all__ = ["EMBEDDED_IMAGE", "Catalogue", "Combination", "ImageEntry", "in_range", "load", "shipped"]
 
-_KINDS: Mapping[str, type[Frozen]] = {"model": ModelEntry, "image": ImageEntry, "combination": Combination}
+_KINDS: Mapping[str, type[Frozen]] = {
+    "model": ModelEntry,
+    "image": ImageEntry,
+    "combination": Combination,
+    "restriction": Restriction,
+}
 
 
 def shipped() -> Catalogue:
@@ -31,7 +37,7 @@ def shipped() -> Catalogue:
 
 
 def load(files: Iterable[Path | Traversable]) -> Catalogue:
-    """Read catalogue files: tables `[[model]]`, `[[image]]`, `[[combination]]`.
+    """Read catalogue files: tables `[[model]]`, `[[image]]`, `[[combination]]`, `[[restriction]]`.
 
     Raises `ConfigError` with file and key for a bad file, an unknown table, a name given twice.
     """
@@ -51,6 +57,7 @@ def load(files: Iterable[Path | Traversable]) -> Catalogue:
         models=tuple(found["model"]),
         images=tuple(found["image"]),
         combinations=tuple(found["combination"]),
+        restrictions=tuple(found["restriction"]),
         origins=origins,
     )
 

@@ -3,66 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from orchestrator.catalogue.restrictions import Restriction
+from orchestrator.catalogue.versions import VersionRange, in_range, version_numbers
 from orchestrator.config_problems import nearest
 from orchestrator.errors import NotFound
-from orchestrator.memory_fit import Backend, KvType
+from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Frozen, ModelEntry, Runtime
 from orchestrator.plan import Evidence, Method
 
+__all__ = ["EMBEDDED_IMAGE", "Catalogue", "Combination", "ImageEntry", "VersionRange", "in_range", "version_numbers"]
+
 EMBEDDED_IMAGE = "localhost/outrider/llama-cpu"
 """The CPU engine that is built from the wheel on the host itself."""
-
-_TERM = re.compile(r"^(<=|>=|==|<|>)(\d+(?:\.\d+)*)$")
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """`v0.33.0` as (0, 33, 0); a suffix that is no number ends it."""
-    numbers = []
-    for part in text.lstrip("vb").split("."):
-        match = re.match(r"\d+", part)
-        if match is None:
-            break
-        numbers.append(int(match[0]))
-        if match[0] != part:
-            break
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
-
-
-def in_range(version: str | None, versions: str | None) -> bool:
-    """Whether a version is in a range such as `>=0.27.1,<0.34`. No range holds all; an unknown version is in none."""
-    if not versions:
-        return True
-    have = () if version is None else version_numbers(version)
-    if not have:
-        return False
-    for term in versions.split(","):
-        match = _TERM.match(term.strip())
-        if match is None:
-            return False
-        bound = version_numbers(match[2])
-        holds = {"<=": have <= bound, ">=": have >= bound, "==": have == bound, "<": have < bound, ">": have > bound}
-        if not holds[match[1]]:
-            return False
-    return True
-
-
-def _range(text: str) -> str:
-    wrong = [term for term in text.split(",") if not _TERM.match(term.strip())]
-    if wrong:
-        raise ValueError(f"{wrong[0]!r} is no version bound; write for example '>=0.27.1,<0.34'")
-    return text
-
-
-VersionRange = Annotated[str, AfterValidator(_range)]
 
 
 class ImageEntry(Frozen):
@@ -161,6 +119,7 @@ class Catalogue(Frozen):
     models: tuple[ModelEntry, ...] = ()
     images: tuple[ImageEntry, ...] = ()
     combinations: tuple[Combination, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()
     origins: Mapping[str, str] = Field(default_factory=dict)
 
     def model(self, name: str) -> ModelEntry | None:

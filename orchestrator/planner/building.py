@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from hosts.facts import HostFacts
 from orchestrator.file_facts import stored_at
-from orchestrator.memory_fit import PROMPT_CACHE, Backend, explain, vllm_pool
+from orchestrator.kinds import Backend
+from orchestrator.memory_fit import PROMPT_CACHE, explain, vllm_pool
 from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Variant
 from orchestrator.plan import MODEL_FOLDER, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate

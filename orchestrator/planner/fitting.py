@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hosts.facts import HostFacts
+from orchestrator.kinds import Backend, KvType
 from orchestrator.memory_fit import (
-    Backend,
     Demand,
-    KvType,
     explain,
     fits,
     llama_cpp,

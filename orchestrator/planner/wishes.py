@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import UsageError
-from orchestrator.memory_fit import KvType
+from orchestrator.kinds import KvType
 from orchestrator.models import ModelEntry, Ngram, Runtime
 from orchestrator.plan import Method
 
@@ -32,6 +32,8 @@ class Preferences:
     attention_backend: str | None = None
     """vLLM's name, such as FLASH_ATTN."""
     ngram: Ngram | None = None
+    tensor_parallel: int | None = None
+    batch: int | None = None
 
     @classmethod
     def from_what_if(cls, given: Mapping[str, Any] | None) -> Preferences:
@@ -68,7 +70,11 @@ class Preferences:
             variant=entry.variant,
             runtime=entry.runtime,
             image=entry.image,
+            kv=entry.kv,
+            attention_backend=entry.attention_backend,
             ngram=spec.ngram,
+            tensor_parallel=entry.tensor_parallel,
+            batch=entry.batch,
         )
 
     @classmethod
@@ -97,7 +103,14 @@ def _method(value: Any) -> Method | str:
     return "auto" if value == "auto" else Method(value)
 
 
-_SHORT = {"ctx": "context", "np": "parallel", "k": "draft_tokens", "spec": "method", "attention": "attention_backend"}
+_SHORT = {
+    "ctx": "context",
+    "np": "parallel",
+    "k": "draft_tokens",
+    "spec": "method",
+    "attention": "attention_backend",
+    "tp": "tensor_parallel",
+}
 _READERS: Mapping[str, Any] = {
     "context": _count,
     "parallel": _count,
@@ -110,4 +123,6 @@ _READERS: Mapping[str, Any] = {
     "image": str,
     "kv": KvType,
     "attention_backend": str,
+    "tensor_parallel": _count,
+    "batch": _count,
 }

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from orchestrator.memory_fit import Backend, KvType
+from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method, Reason
+from orchestrator.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,14 @@ class LaunchRequest:
     """Bytes of system memory in which llama.cpp may keep states of past prompts."""
     schedule: tuple[tuple[int, int, int], ...] = ()
     port: str | None = None
+    version: str | None = None
+    """The image's, such as `0.33.0` or `b11434`. None is unknown: then only what every supported version knows
+    is said."""
+    tensor_parallel: int = 1
+    """How many devices share the model."""
+    trust_remote_code: bool = False
+    settings: Settings = field(default_factory=Settings)
+    """What known restrictions make of the launch; each is None where nothing was settled."""
 
 
 OFFLINE: Mapping[str, str] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

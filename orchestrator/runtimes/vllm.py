@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.memory_fit import Backend, KvType
+from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Runtime
 from orchestrator.plan import KEY, SOCKET, Method, Reason
 from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples

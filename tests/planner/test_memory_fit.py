@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.kinds import Backend, KvType
 from orchestrator.memory_fit import (
     MIB,
-    Backend,
     Demand,
-    KvType,
     attention_token,
     explain,
     fits,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from containers.embedded import options, selftest
-from orchestrator.memory_fit import Backend, KvType
+from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method
 from orchestrator.runtimes import LaunchRequest, adapter, diagnose, flags_of

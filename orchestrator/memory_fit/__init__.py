@@ -15,8 +15,8 @@ numbers are priors from public measurements, named where they stand:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Shape
 from orchestrator.plan import ExpectedMemory, Method
 
@@ -27,29 +27,10 @@ SNAPSHOTS = frozenset({Method.MTP, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
 """Methods for which llama.cpp keeps one extra recurrent state a drafted token (common/common.h)."""
 
 
-class Backend(StrEnum):
-    """What computes; an image's business."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
-    ROCM = "rocm"
-    VULKAN = "vulkan"
-
-
-class KvType(StrEnum):
-    """What a KV cache's numbers are stored as."""
-
-    F16 = "f16"
-    BF16 = "bfloat16"
-    FP8 = "fp8"
-    INT8 = "int8_per_token_head"
-    Q8_0 = "q8_0"
-    Q4_0 = "q4_0"
-
-
 _KV_BITS = {
-    KvType.F16: 16.0, KvType.BF16: 16.0, KvType.FP8: 8.0, KvType.INT8: 8.25,
-    KvType.Q8_0: 8.5, KvType.Q4_0: 4.5,
+    KvType.F32: 32.0, KvType.F16: 16.0, KvType.BF16: 16.0, KvType.FP8: 8.0, KvType.FP8_E4M3: 8.0, KvType.FP8_E5M2: 8.0,
+    KvType.INT8: 8.25, KvType.INT4: 4.25, KvType.Q8_0: 8.5, KvType.Q5_1: 6.0, KvType.Q5_0: 5.5, KvType.Q4_1: 5.0,
+    KvType.Q4_0: 4.5, KvType.IQ4_NL: 4.5,
 }  # fmt: skip
 """Bits a number with its scales: q8_0 34/32 bytes, q4_0 18/32; int8: one fp32 scale a head and token."""
 
