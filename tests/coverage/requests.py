@@ -1,0 +1,131 @@
+"""Every kind of launch that an adapter may be asked for: a product over the fields of `LaunchRequest`.
+
+A full product over every field would be astronomical and mostly idle. What the adapters decide together is
+taken in full (`CORE`: method, device, KV type, attention backend, version), what stands alone once for every
+method, device and version (`SIDE`), and each pair of side fields once (flags may exclude one another).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.kinds import Backend, KvType
+from orchestrator.models import Ngram, Runtime
+from orchestrator.plan import PORT, Method
+from orchestrator.runtimes import Command, LaunchRequest, RuntimeAdapter
+from orchestrator.settings import Settings
+
+DEVICES: tuple[tuple[Backend, str | None], ...] = (
+    (Backend.CPU, None),
+    (Backend.CUDA, "sm_86"),
+    (Backend.CUDA, "sm_89"),
+    (Backend.CUDA, "sm_90"),
+    (Backend.CUDA, "sm_120"),
+    (Backend.ROCM, "gfx1151"),
+    (Backend.ROCM, "gfx942"),
+    (Backend.VULKAN, None),
+)
+ATTENTION = (None, "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "TRITON_MLA", "ROCM_ATTN")
+VERSIONS: Mapping[Runtime, tuple[str | None, ...]] = {
+    Runtime.LLAMA_CPP: (None, "b10434", "b11434"),
+    Runtime.VLLM: (None, "0.20.0", "0.27.1", "0.32.0", "0.33.0"),
+    Runtime.SGLANG: (None, "0.5.12", "0.5.23"),
+}
+"""Versions between which an adapter may tell; None is an unknown one."""
+
+CORE = ("method", "drafter", "draft_tokens", "backend", "arch", "kv", "attention_backend", "version")
+"""Fields that are taken in full; a drafter and a draft length come with the method."""
+FIXED = ("model", "names", "context")
+"""Fields that only ever fill a value in."""
+
+SIDE: Mapping[str, tuple[Any, ...]] = {
+    "parallel": (4,),
+    "threads": (2,),
+    "ngram": (Ngram(), Ngram(kind="mod")),
+    "prefix": (("serve",),),
+    "kv_pool": (1 << 30,),
+    "memory_share": (0.5,),
+    "state_bits": (16,),
+    "batch": (4096,),
+    "eager": (True,),
+    "mla": (True,),
+    "prefix_caching": (False,),
+    "prompt_cache": (1 << 30,),
+    "schedule": (((1, 4, 3), (5, 64, 0)),),
+    "port": (PORT,),
+    "tensor_parallel": (2,),
+    "trust_remote_code": (True,),
+}
+SETTINGS: Mapping[str, tuple[Any, ...]] = {
+    "kv": (KvType.FP8,),
+    "attention_backend": ("FLASHINFER", "TRITON_ATTN"),
+    "draft_kv": tuple(KvType),
+    "draft_attention_backend": ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "ROCM_ATTN"),
+    "dtype": ("bfloat16", "float16", "float32"),
+    "eager": (True, False),
+    "graphs": ("piecewise", "full"),
+    "prefix_caching": (True, False),
+    "flash_attention": (True, False),
+    "mmap": (True, False),
+    "p_min": (0.6,),
+    "ngram_least": (8,),
+    "batch": (4096,),
+    "vision": (True, False),
+    "moe_backend": ("triton",),
+    "env": ({"A": "1"},),
+}
+
+_DRAFTERS = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
+
+
+def requests(runtime: Runtime) -> Iterator[LaunchRequest]:
+    """Every launch of the product, the refused ones too."""
+    yield from _core(runtime, tuple(KvType), ATTENTION)
+    for plain in _core(runtime, (KvType.F16,), (None,)):
+        sides = list(_sides())
+        for side in sides:
+            yield dataclasses.replace(plain, **side)
+        if plain.version == VERSIONS[runtime][-1] and plain.backend in (Backend.CUDA, Backend.CPU):
+            for one, other in itertools.combinations(sides, 2):
+                if not one.keys() & other.keys():
+                    yield dataclasses.replace(plain, **one, **other)
+
+
+def commands(adapter: RuntimeAdapter) -> Iterator[tuple[LaunchRequest, Command]]:
+    """What the adapter makes of them, without what it refuses."""
+    for asked in requests(adapter.runtime):
+        request = asked if adapter.socket else dataclasses.replace(asked, port=PORT)
+        if adapter.refuses(request) is None:
+            yield request, adapter.command(request)
+
+
+def _core(runtime: Runtime, kinds: tuple[KvType, ...], backends: tuple[str | None, ...]) -> Iterator[LaunchRequest]:
+    for method, (backend, arch), kv, attention, version in itertools.product(
+        Method, DEVICES, kinds, backends, VERSIONS[runtime]
+    ):
+        yield LaunchRequest(
+            model="/models/m",
+            names=("m", "alias"),
+            method=method,
+            drafter="/models/d" if method in _DRAFTERS else None,
+            draft_tokens=0 if method is Method.NONE else 4,
+            context=8192,
+            parallel=2,
+            backend=backend,
+            arch=arch,
+            kv=kv,
+            attention_backend=attention,
+            version=version,
+        )
+
+
+def _sides() -> Iterator[dict[str, Any]]:
+    for name, values in SIDE.items():
+        for value in values:
+            yield {name: value}
+    for name, values in SETTINGS.items():
+        for value in values:
+            yield {"settings": Settings.model_validate({name: value})}
