@@ -1,6 +1,6 @@
 """The planner: which of all that could be launched is launched, at what size, and why not the rest. Pure.
 
-    filter (candidates) -> fit (fitting) -> score (here) -> build (building)
+    filter (candidates, terms) -> fit (fitting, sizes, drafts) -> build (building) -> score (scoring, priors)
 
 The same inputs give the same plan and digest. Host names, and anything else that does not
 launch, change nothing.
@@ -10,38 +10,28 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hosts.facts import HostFacts
+from orchestrator.catalogue.restrictions import Restriction
 from orchestrator.catalogue.types import Catalogue
 from orchestrator.file_facts import Files
+from orchestrator.measured import NOTHING, Measured
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Evidence, Method, Plan, Planned, Reason, Rejected
-from orchestrator.planner.building import Site, build, default_threads, resolve
+from orchestrator.planner.building import Site, build, default_threads, has_schedule, resolve
 from orchestrator.planner.candidates import AUTO, Candidate, Search, enumerate_all
-from orchestrator.planner.fitting import TIGHT, Fitted, fit
+from orchestrator.planner.fitting import Fitted, fit
+from orchestrator.planner.scoring import Sized, load_s, ran, score, units
 from orchestrator.planner.wishes import Preferences
+from orchestrator.runtimes import adapter
 
 __all__ = ["Preferences", "default_threads", "ladder", "plan", "resolve", "without_speculation"]
 
 STORE = "/var/lib/outrider/models"
 MOST_ALTERNATIVES = 16
 MOST_TURNED_DOWN = 4
-
-UNTRIED = 0.8
-"""What an untried combination's expected speed is multiplied with: it may not work, and is tried all the same."""
-
-GAIN: Mapping[Method, float] = {
-    Method.DFLASH: 2.0,
-    Method.DSPARK: 1.9,
-    Method.EAGLE3: 1.7,
-    Method.MTP: 1.5,
-    Method.DRAFT: 1.3,
-    Method.NGRAM: 1.05,
-    Method.NONE: 1.0,
-}
-"""Single-stream decode next to no speculation, where nothing is known of the combination."""
 
 
 def plan(
@@ -54,27 +44,31 @@ def plan(
     defaults: Preferences | None = None,
     store: str = STORE,
     today: dt.date | None = None,
+    measured: Measured = NOTHING,
 ) -> Planned:
     """The best plan for this model on this host, the ranked rest, and what was turned down.
 
     `files` are what is known of the files that the entry names (`orchestrator.model_files`);
     an entry absent from it is planned from the catalogue's sizes. `what_if` wins over the
-    entry's wishes and those over `defaults`. `today` lets a proof expire. Raises `UsageError`
-    for a what-if that is none; everything else is in the answer.
+    entry's wishes and those over `defaults`. `today` lets proofs and known bugs expire. Raises `UsageError`
+    for a what-if that is none; everything else is in the answer. `measured` is what this host knows
+    from running: it comes before known combinations, and those before priors.
     """
     asked = what_if if isinstance(what_if, Preferences) else Preferences.from_what_if(what_if)
     wish = asked.over(Preferences.of(entry)).over(defaults or Preferences())
     candidates, rejected = enumerate_all(Search(entry, facts, catalogue, files, wish, today))
-    site = Site(entry, facts, store, wish)
+    site = Site(entry, facts, store, wish, measured)
+    restrictions = tuple(r for r in catalogue.restrictions if not (today and r.expires and r.expires < today))
     built: list[tuple[Fitted, Plan]] = []
     for candidate in candidates:
-        outcome = _one(site, candidate)
+        outcome = _one(site, candidate, restrictions)
         if isinstance(outcome, Rejected):
             rejected.append(outcome)
         else:
             built.append(outcome)
     order = {variant.name: position for position, variant in enumerate(entry.variants)}
-    built.sort(key=lambda pair: _rank(pair[0], order))
+    ranking = Ranking(wish, measured, units((f.candidate for f, _ in built), measured), order)
+    built.sort(key=lambda pair: ranking.key(*pair))
     turned_down = _turned_down(rejected)
     built = [(fitted, replace(p, reasons=(*p.reasons, *turned_down))) for fitted, p in built]
     plans = list({p.digest: p for _, p in reversed(built)}.values())[::-1]
@@ -91,45 +85,52 @@ def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
     )[:MOST_TURNED_DOWN]
 
 
-def _one(site: Site, candidate: Candidate) -> tuple[Fitted, Plan] | Rejected:
+def _one(site: Site, candidate: Candidate, restrictions: tuple[Restriction, ...]) -> tuple[Fitted, Plan] | Rejected:
     if candidate.evidence is Evidence.REFUTED and site.wish.method is None and candidate.known is not None:
         text = f"refuted {candidate.known.date.isoformat()}: {candidate.known.note or 'known not to work or to pay'}"
         return candidate.reject("refuted", text, candidate.known.source)
-    fitted = fit(candidate, site.facts, site.wish)
+    fitted = fit(candidate, site.facts, site.wish, restrictions)
     if isinstance(fitted, Rejected):
         return fitted
     built = build(site, fitted)
     return built if isinstance(built, Rejected) else (fitted, built)
 
 
-def score(fitted: Fitted) -> float:
-    """Expected single-stream speed next to llama.cpp without speculation, lowered for little context."""
-    candidate = fitted.candidate
-    known = candidate.known
-    gain = GAIN[candidate.method] if known is None or known.gain is None else known.gain
-    room = 1.0 if fitted.context >= TIGHT else 0.7 if 2 * fitted.context >= TIGHT else 0.4
-    longest = None if candidate.shape is None else candidate.shape.max_context
-    if longest is not None and fitted.context >= longest:
-        room = 1.0
-    trust = 1.0 if candidate.evidence is Evidence.PROVEN else UNTRIED
-    return candidate.image.speed * gain * room * trust
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The order of what could be launched."""
 
+    wish: Preferences
+    measured: Measured
+    unit: float
+    variants: Mapping[str, int]
 
-def _rank(fitted: Fitted, order: Mapping[str, int]) -> tuple[object, ...]:
-    """What can start now before what must be fetched first; then the score; the rest makes the order total."""
-    candidate = fitted.candidate
-    missing = candidate.target is None or (candidate.drafter is not None and candidate.drafter_file is None)
-    methods = (*AUTO, Method.NONE, Method.NGRAM)
-    return (
-        missing,
-        candidate.evidence is Evidence.REFUTED,
-        -round(score(fitted), 9),
-        order[candidate.variant.name],
-        methods.index(candidate.method),
-        candidate.image.name,
-        "" if candidate.drafter is None else candidate.drafter.name,
-        "" if candidate.device is None else candidate.device.pci,
-    )
+    def score(self, fitted: Fitted, plan: Plan, *, seen: bool = True) -> float:
+        """See `scoring.score`; without `seen` as if nothing had been measured."""
+        speed = self.measured.speed.get(ran(fitted.candidate)) if seen else None
+        scheduled = has_schedule(fitted)
+        sized = Sized(fitted.candidate, plan.context, self.wish.context is not None, scheduled)
+        return score(sized, self.wish.parallel or 1, speed, self.unit)
+
+    def key(self, fitted: Fitted, plan: Plan) -> tuple[object, ...]:
+        """What can start now before what must be fetched first; then the score; the rest makes the order total."""
+        candidate = fitted.candidate
+        missing = candidate.target is None or (candidate.drafter is not None and candidate.drafter_file is None)
+        methods = (*AUTO, Method.NONE, Method.NGRAM)
+        backend, arch = candidate.image.backend, None if candidate.device is None else candidate.device.arch
+        prior = adapter(candidate.image.runtime).load_prior_s(plan.expected_memory.weights, backend, arch)
+        return (
+            missing,
+            candidate.evidence is Evidence.REFUTED,
+            -round(self.score(fitted, plan), 6),
+            -round(self.score(fitted, plan, seen=False), 6),
+            self.variants[candidate.variant.name],
+            load_s(candidate, self.measured.load_s, prior),
+            methods.index(candidate.method),
+            candidate.image.name,
+            "" if candidate.drafter is None else candidate.drafter.name,
+            "" if candidate.device is None else candidate.device.pci,
+        )
 
 
 def without_speculation(
@@ -141,6 +142,7 @@ def without_speculation(
     *,
     defaults: Preferences | None = None,
     store: str = STORE,
+    measured: Measured = NOTHING,
 ) -> Planned:
     """Plan the same model, variant, runtime, image and context as `running`, with method `none`.
 
@@ -151,7 +153,7 @@ def without_speculation(
     bare = entry.model_copy(
         update={"speculation": entry.speculation.model_copy(update={"drafter": None, "draft_tokens": None})}
     )
-    found = plan(bare, facts, catalogue, files, what_if=pinned, defaults=defaults, store=store)
+    found = plan(bare, facts, catalogue, files, what_if=pinned, defaults=defaults, store=store, measured=measured)
     same = [p for p in (found.plan, *found.alternatives) if p is not None and _same_engine(p, running)]
     return replace(found, plan=same[0] if same else None, alternatives=tuple(same[1:]))
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from hosts.facts import HostFacts
 from orchestrator.file_facts import stored_at
 from orchestrator.kinds import Backend
+from orchestrator.measured import NOTHING, Measured
 from orchestrator.memory_fit import PROMPT_CACHE, explain, vllm_pool
 from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Variant
 from orchestrator.plan import MODEL_FOLDER, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate
 from orchestrator.planner.fitting import Fitted
+from orchestrator.planner.terms import eager_of, prefix_caching_of
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import LaunchRequest, adapter
 from orchestrator.weights.meter import amount
@@ -31,6 +33,7 @@ class Site:
     facts: HostFacts
     store: str
     wish: Preferences
+    measured: Measured = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,7 @@ def _mounted(store: str, thing: Variant | Drafter, candidate: Candidate, role: s
 
 def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | None) -> LaunchRequest:
     candidate, demand = fitted.candidate, fitted.demand
-    device, known, wish = candidate.device, candidate.known, site.wish
+    device, wish = candidate.device, site.wish
     ngram = wish.ngram or Ngram()
     if candidate.method is Method.NGRAM:
         ngram = ngram.model_copy(update={"longest": fitted.draft_tokens})
@@ -123,10 +126,7 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
     if candidate.image.backend is Backend.CPU:
         threads = wish.threads or default_threads(site.facts)
     pool = vllm_pool(demand) if candidate.image.runtime is Runtime.VLLM else None
-    crossover = None if known is None else known.crossover
-    schedule: tuple[tuple[int, int, int], ...] = ()
-    if candidate.image.runtime is Runtime.VLLM and crossover is not None and 1 < crossover <= fitted.parallel:
-        schedule = ((1, crossover - 1, fitted.draft_tokens), (crossover, fitted.parallel, 0))
+    settings = fitted.settings
     return LaunchRequest(
         model=target.path,
         names=(site.entry.name, *site.entry.aliases),
@@ -141,17 +141,37 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         ngram=ngram,
         prefix=candidate.image.prefix,
         kv=demand.kv,
-        attention_backend=wish.attention_backend or (None if known is None else known.attention_backend),
+        attention_backend=settings.attention_backend,
         kv_pool=None if pool is None else pool.bytes,
         memory_share=_share(fitted),
         state_bits=demand.state_bits,
         batch=demand.batch if candidate.image.runtime is Runtime.VLLM else None,
-        eager=candidate.image.eager,
+        eager=eager_of(candidate, settings),
         mla=candidate.shape is not None and candidate.shape.kv_lora_rank is not None,
-        prefix_caching=candidate.shape is None or not candidate.shape.linear_layers,
+        prefix_caching=prefix_caching_of(candidate, settings),
         prompt_cache=PROMPT_CACHE[candidate.image.backend] if candidate.image.runtime is Runtime.LLAMA_CPP else None,
-        schedule=schedule,
+        schedule=_schedule(fitted),
+        version=candidate.image.version,
+        tensor_parallel=candidate.tensor_parallel,
+        trust_remote_code=candidate.variant.trust_remote_code,
+        settings=settings,
     )
+
+
+def has_schedule(fitted: Fitted) -> bool:
+    """Whether the engine itself stops drafting above the crossover."""
+    return bool(_schedule(fitted))
+
+
+def _schedule(fitted: Fitted) -> tuple[tuple[int, int, int], ...]:
+    """vLLM's table of draft lengths by running requests, where there are as many sequences as the crossover."""
+    candidate = fitted.candidate
+    crossover = None if candidate.known is None else candidate.known.crossover
+    if candidate.image.runtime is not Runtime.VLLM or candidate.method in (Method.NONE, Method.NGRAM):
+        return ()
+    if crossover is None or not 1 < crossover <= fitted.parallel:
+        return ()
+    return ((1, crossover - 1, fitted.draft_tokens), (crossover, fitted.parallel, 0))
 
 
 def default_threads(facts: HostFacts) -> int:

@@ -35,6 +35,9 @@ class Candidate:
     drafter_file: FileFacts | None
     known: Combination | None
     evidence: Evidence
+    model: str = ""
+    """The public name."""
+    tensor_parallel: int = 1
 
     @property
     def shape(self) -> Shape | None:
@@ -316,7 +319,16 @@ def _candidate(
         None,
     )
     return Candidate(
-        device, image, variant, file, method, drafter, drafter_file, known, _evidence(known, image, search.today)
+        device,
+        image,
+        variant,
+        file,
+        method,
+        drafter,
+        drafter_file,
+        known,
+        _evidence(known, image, search.today),
+        search.entry.name,
     )
 
 

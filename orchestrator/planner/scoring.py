@@ -1,0 +1,123 @@
+"""What a fitted candidate is worth: the speed that is expected of it at the concurrency asked for. Pure.
+
+    speed alone x what batching makes of it x the method's gain there x room for context x trust
+
+What this host has measured comes before what is known of the combination, and that before priors (`priors.toml`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.measured import Measured, Ran, Speed
+from orchestrator.plan import Evidence, Method
+from orchestrator.planner import priors
+from orchestrator.planner.candidates import Candidate
+from orchestrator.planner.priors import Seen
+
+UNTRIED = 0.8
+"""What an untried combination's expected speed is multiplied with: it may not work, and is tried all the same."""
+UNTRIED_PLAIN = 0.95
+"""The same without speculation: what loads the weights and decodes them seldom fails."""
+TIGHT = 8192
+"""A context below this is worth less, unless the model has no longer one."""
+SCHEDULED = 0.9
+"""What is left above the crossover where the engine itself stops drafting there: the drafter still takes memory, and
+the switch has been seen to fail (vllm#49548)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """What scoring looks at: a candidate, its context, and whether its engine stops drafting by itself."""
+
+    candidate: Candidate
+    context: int
+    asked_context: bool
+    scheduled: bool
+
+
+def moe(candidate: Candidate) -> bool:
+    """Whether few of many experts are active."""
+    return candidate.shape is not None and (candidate.shape.experts or 0) > 1
+
+
+def seen(candidate: Candidate) -> Seen:
+    """What priors are looked up by."""
+    image, device = candidate.image, candidate.device
+    arch = "cpu" if device is None else device.arch or "unknown"
+    return Seen(image.runtime, image.backend, arch, moe(candidate), candidate.method)
+
+
+def ran(candidate: Candidate) -> Ran:
+    """What a measurement of this candidate is filed under."""
+    device = candidate.device
+    return Ran(
+        model=candidate.model,
+        variant=candidate.variant.name,
+        runtime=candidate.image.runtime.value,
+        version=candidate.image.version,
+        arch="cpu" if device is None else device.arch or "unknown",
+        method=candidate.method,
+        drafter=None if candidate.drafter is None else candidate.drafter.name,
+    )
+
+
+def gain(candidate: Candidate) -> tuple[float, int | None]:
+    """The method's gain at one request and its crossover: the combination's word, else the prior's. Without
+    speculation it is what the combination says of this runtime next to others."""
+    known = candidate.known
+    if candidate.method is Method.NONE:
+        return 1.0 if known is None else known.gain or 1.0, None
+    prior = priors.gain(seen(candidate))
+    if known is None:
+        return prior.gain, prior.crossover
+    return known.gain or prior.gain, known.crossover or prior.crossover
+
+
+def gain_at(candidate: Candidate, concurrency: int, *, scheduled: bool) -> float:
+    """The method's gain at so many requests."""
+    alone, crossover = gain(candidate)
+    there = priors.at(alone, crossover, concurrency)
+    return max(there, SCHEDULED) if scheduled and alone > 1 else there
+
+
+def batched(candidate: Candidate, concurrency: int) -> float:
+    """What all requests together decode next to one alone."""
+    return priors.batching(seen(candidate)).factor(max(concurrency, 1))
+
+
+def units(candidates: Iterable[Candidate], measured: Measured) -> float:
+    """Tokens a second that a score of 1 means for this model here, by what was measured; 1 where nothing was."""
+    logs = []
+    for candidate in candidates:
+        speed = measured.speed.get(ran(candidate))
+        if speed is not None and speed.tokens_s > 0:
+            logs.append(math.log(speed.tokens_s / (candidate.image.speed * gain(candidate)[0])))
+    return math.exp(sum(logs) / len(logs)) if logs else 1.0
+
+
+def score(sized: Sized, concurrency: int, speed: Speed | None, unit: float) -> float:
+    """Expected speed of all requests together, next to one request on llama.cpp without speculation."""
+    candidate = sized.candidate
+    alone = gain(candidate)[0]
+    there = gain_at(candidate, concurrency, scheduled=sized.scheduled)
+    base = candidate.image.speed * alone if speed is None else speed.tokens_s / unit
+    untried = UNTRIED_PLAIN if candidate.method is Method.NONE else UNTRIED
+    trust = 1.0 if candidate.evidence is Evidence.PROVEN or speed is not None else untried
+    return base / alone * there * batched(candidate, concurrency) * _room(sized) * trust
+
+
+def _room(sized: Sized) -> float:
+    if sized.asked_context:
+        return 1.0
+    longest = None if sized.candidate.shape is None else sized.candidate.shape.max_context
+    if sized.context >= min(TIGHT, longest or TIGHT):
+        return 1.0
+    return 0.7 if 2 * sized.context >= TIGHT else 0.4
+
+
+def load_s(candidate: Candidate, measured: Mapping[Ran, float], prior: float) -> float:
+    """Seconds until it is ready: measured here, else usual. A tie-break only."""
+    return measured.get(ran(candidate), prior)

@@ -1,0 +1,66 @@
+"""What decides between plans that all fit: measurements of this host, then what is known, then priors."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator import catalogue, planner, profiles
+from orchestrator.measured import Measured, Ran, Speed
+from orchestrator.plan import Method, Plan
+from orchestrator.planner import priors
+
+SHIPPED = catalogue.shipped()
+SERVER, CLAW = profiles.load("dankserver"), profiles.load("dankclaw")
+
+
+def plans(model: str, measured: Measured = Measured(), **what_if: object) -> list[Plan]:  # noqa: B008 - a value
+    found = planner.plan(SHIPPED.find(model), CLAW, SHIPPED, {}, what_if=what_if, measured=measured)
+    assert found.plan is not None
+    return [found.plan, *found.alternatives]
+
+
+def ran(plan: Plan) -> Ran:
+    return Ran(
+        plan.model, plan.variant, plan.runtime, plan.runtime_version, "gfx1151", plan.method, plan.drafter
+    )  # fmt: skip
+
+
+def test_what_was_measured_here_comes_before_what_others_saw() -> None:
+    first, second = plans("qwen3.8-27b", runtime="llama.cpp")[:2]
+    assert first.method is not second.method
+    seen = Measured(speed={ran(first): Speed(10.0, 60, "2026-11-30"), ran(second): Speed(30.0, 60, "2026-11-30")})
+    again = plans("qwen3.8-27b", seen, runtime="llama.cpp")[0]
+    assert (again.method, again.drafter) == (second.method, second.drafter)
+    # one measurement alone says nothing about the others
+    alone = Measured(speed={ran(first): Speed(10.0, 60, "2026-11-30")})
+    assert plans("qwen3.8-27b", alone, runtime="llama.cpp")[0].digest == first.digest
+
+
+def test_speculation_goes_with_the_requests() -> None:
+    """gfx1151, llama.cpp: off from two streams on (llama.cpp#27342)."""
+    chosen = [plans("qwen3.8-27b", parallel=n, context=8192, runtime="llama.cpp")[0].method for n in (1, 2, 8)]
+    assert chosen == [Method.MTP, Method.NONE, Method.NONE]
+
+
+@pytest.mark.parametrize(("alone", "crossover"), [(2.5, 8), (1.2, 4), (3.0, 32)])
+def test_a_gain_falls_to_one_at_its_crossover(alone: float, crossover: int) -> None:
+    gains = [priors.at(alone, crossover, n) for n in range(1, 4 * crossover)]
+    assert gains == sorted(gains, reverse=True)
+    assert gains[0] == alone
+    assert gains[crossover - 2] > 1 > gains[crossover - 1] == pytest.approx(priors.USED_UP)
+    assert min(gains) >= priors.LEAST * priors.USED_UP
+
+
+def test_priors_say_their_sources() -> None:
+    shipped = priors.shipped()
+    rows = (*shipped.batching, *shipped.gain, *shipped.draft)
+    assert all(len(row.source) > 10 for row in rows)
+    for row in shipped.batching:
+        assert row.at[0] == 1
+        assert row.times[0] == 1.0
+        assert len(row.at) == len(row.times)
+        assert list(row.at) == sorted(set(row.at))
+    for method in Method:
+        if method not in (Method.NONE, Method.NGRAM):
+            assert any(row.method is method for row in shipped.gain)
+            assert any(row.method is method for row in shipped.draft)
