@@ -64,16 +64,40 @@ class PlanMount:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMemory:
-    """Bytes by kind on the device (or in system memory, for a CPU or unified memory)."""
+    """Bytes by kind on each of `devices` (or in system memory, for a CPU or unified memory).
+
+    Weights, KV, state and drafter are exact in form; compute, graphs and overhead are what is to be
+    expected of what can only be measured, and `margin` is how much more it may be.
+    """
 
     weights: int
     kv: int
     state: int
     drafter: int
+    """Its weights and its own cache."""
     compute: int
+    """llama.cpp's compute buffers, the activation peak of vLLM and SGLang."""
     total: int
+    """What to keep free for it: the sum of all kinds with margin and correction."""
     budget: int | None
     """What the host offers: None when unknown."""
+    graphs: int = 0
+    """Captured CUDA graphs."""
+    overhead: int = 0
+    """The process itself: its context, workspaces, and on unified memory what it keeps in system memory."""
+    margin: int = 0
+    host: int = 0
+    """In system memory besides `total`; 0 where the device's memory is the system's own."""
+    devices: int = 1
+    low: int | None = None
+    """The least that was seen of the total. None: not known (a plan of an older daemon)."""
+    correction: int = 0
+    """What this host's own measurements add to the estimate (negative: take off)."""
+
+    @property
+    def likely(self) -> int:
+        """What to expect: the total without its margin."""
+        return self.total - self.margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +177,9 @@ class Plan:
         try:
             values["method"] = Method(values["method"])
             values["evidence"] = Evidence(values["evidence"])
-            values["expected_memory"] = ExpectedMemory(**values["expected_memory"])
+            kinds = {f.name for f in dataclasses.fields(ExpectedMemory)}
+            memory = {k: v for k, v in values["expected_memory"].items() if k in kinds}
+            values["expected_memory"] = ExpectedMemory(**memory)
             values["limits"] = Limits(**values.get("limits", {}))
             values["mounts"] = tuple(PlanMount(**m) for m in values.get("mounts", ()))
             values["reasons"] = tuple(Reason(**r) for r in values.get("reasons", ()))

@@ -99,7 +99,11 @@ def test_totals_add_up_and_grow(flavour: object) -> None:
     assert callable(flavour)
     base = {"backend": Backend.CUDA, "method": Method.DFLASH, "draft_tokens": 7, "drafter_bytes": 10**9}
     small = flavour(demand(DENSE_27B, drafter_shape=DRAFTER, **base), budget=10**10)
-    assert small.total == small.weights + small.kv + small.state + small.drafter + small.compute
+    kinds = small.weights + small.kv + small.state + small.drafter + small.compute + small.graphs + small.overhead
+    assert small.likely == kinds
+    assert small.total == kinds + small.margin
+    assert small.low is not None
+    assert small.low <= small.likely <= small.total
     assert not fits(flavour(demand(DENSE_27B, drafter_shape=DRAFTER, **base), budget=small.total - 1))
     assert fits(flavour(demand(DENSE_27B, drafter_shape=DRAFTER, **base), budget=small.total))
     assert fits(flavour(demand(DENSE_27B, drafter_shape=DRAFTER, **base)))
