@@ -25,8 +25,8 @@ _AT_ONCE = ("aliases", "load_s", "priority", "preemptible")
 """Keys of a model that the daemon takes up without touching an engine."""
 _POLICY = ("policy", "drop_above", "resume_below", "dwell_s", "max_switch_s")
 """Keys of its speculation that only the governor reads."""
-_HEARSAY = ("source",)
-"""Where a number comes from launches nothing."""
+_HEARSAY = ("source", "note", "gated")
+"""Where a number comes from, and who must be asked for a file, launches nothing."""
 _SECTIONS = (
     ("host", "host"),
     ("gateway", "gateway"),

@@ -104,6 +104,10 @@ class Variant(Frozen):
     """Runtimes that load it; empty means what the format allows."""
     trust_remote_code: bool = False
     """Whether its repository's Python code may run in the engine: only at a revision that is a commit."""
+    gated: bool = False
+    """Whether its publisher wants to be asked before the hub gives it out."""
+    note: str | None = None
+    """What whoever fetches or uses it should know."""
     source: str | None = None
     """Who says so: where the sizes and shapes come from."""
 
@@ -132,6 +136,9 @@ class Drafter(Frozen):
     """The longest draft it was trained for (DFlash: block - 1)."""
     shape: Shape | None = None
     variants: tuple[Name, ...] = ()
+    gated: bool = False
+    note: str | None = None
+    """As a variant's."""
     source: str | None = None
 
     @model_validator(mode="after")

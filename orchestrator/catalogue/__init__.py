@@ -32,7 +32,7 @@ _KINDS: Mapping[str, type[Frozen]] = {
 
 def shipped() -> Catalogue:
     """The catalogue in this package. Blocking (a handful of small files); raises `ConfigError`."""
-    folder = resources.files(__package__)
+    folder = resources.files(__package__) / "data"
     return load(entry for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 

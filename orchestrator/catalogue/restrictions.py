@@ -35,6 +35,7 @@ class Situation:
     arch: str | None = None
     architecture: str | None = None
     """The model's, in its file's words: `Qwen3_5ForConditionalGeneration`, `qwen35`."""
+    drafter: str = ""
     format: Format | None = None
     quantisation: str | None = None
     hybrid: bool | None = None
@@ -69,13 +70,16 @@ class Restriction(Frozen):
     `warn`: the plan carries a reason, nothing else. Patterns are file-name patterns; an empty tuple names nothing.
     """
 
-    id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{1,62}$")]
+    id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,62}$")]
     runtime: Runtime
     effect: Literal["refuse", "limit", "set", "warn"]
     versions: VersionRange | None = None
     image: str = "*"
     model: str = "*"
     architecture: str | None = None
+    other_architecture: str | None = None
+    """Any architecture but these; one that is not known does not count."""
+    drafter: str | None = None
     backend: tuple[Backend, ...] = ()
     arch: tuple[str, ...] = ()
     methods: tuple[Method, ...] = ()
@@ -93,6 +97,7 @@ class Restriction(Frozen):
     parallel_above: int | None = Field(default=None, ge=1)
     draft_tokens_above: int | None = Field(default=None, ge=0)
     context_above: int | None = Field(default=None, ge=1)
+    batch_above: int | None = Field(default=None, ge=1)
     limits: Limits = Limits()
     settings: Settings = Settings()
     text: str
@@ -129,13 +134,18 @@ class Restriction(Frozen):
             return False
         patterns = (
             (self.image, seen.image), (self.model, seen.model), (self.architecture, seen.architecture),
-            (self.quantisation, seen.quantisation),
+            (self.quantisation, seen.quantisation), (self.drafter, seen.drafter),
         )  # fmt: skip
+        if self.other_architecture is not None and (
+            seen.architecture is None or fnmatchcase(seen.architecture, self.other_architecture)
+        ):
+            return False
         if any(want is not None and not fnmatchcase(have or "", want) for want, have in patterns):
             return False
         above = (
             (self.tensor_parallel_above, seen.tensor_parallel), (self.parallel_above, seen.parallel),
             (self.draft_tokens_above, seen.draft_tokens), (self.context_above, seen.context),
+            (self.batch_above, seen.batch),
         )  # fmt: skip
         return not any(bound is not None and (have is None or have <= bound) for bound, have in above)
 

@@ -42,6 +42,8 @@ class ImageEntry(Frozen):
     runtime: Runtime
     backend: Backend
     version: str | None = None
+    at_least: str | None = None
+    """The oldest version that a moving tag can mean by now, where `version` is not known."""
     vendor: str | None = None
     arch: tuple[str, ...] = ()
     unified: bool | None = None
@@ -61,6 +63,11 @@ class ImageEntry(Frozen):
     shm: int | None = Field(default=None, gt=0)
     speed: float = Field(default=1.0, gt=0)
     source: str
+
+    @property
+    def least_version(self) -> str | None:
+        """What it certainly is: its version, else the oldest that its tag can mean."""
+        return self.version or self.at_least
 
     def serves(self, vendor: str | None, arch: str | None) -> bool:
         """Whether it was built for such a device (None, None: the CPU)."""
