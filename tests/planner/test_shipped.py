@@ -136,7 +136,7 @@ def test_what_does_not_fit_anywhere() -> None:
 def test_kv_type_against_attention_backend() -> None:
     planned = make("qwen3.8-27b", SERVER, kv="fp8", attention="FLASH_ATTN", variant="w4a16")
     assert planned.plan is None
-    assert any("fp8 with FLASHINFER" in r.text for r in planned.rejected if r.code == "attention_backend")
+    assert any("fp8 with FLASHINFER" in r.text for r in planned.rejected if r.code == "vllm-fp8-kv-flash-attn")
     plan = best("qwen3.8-27b", SERVER, kv="fp8", attention="FLASHINFER", method="mtp", variant="w4a16")
     assert plan.argv[plan.argv.index("--attention-backend") + 1] == "FLASHINFER"
 
@@ -161,7 +161,10 @@ def test_schedule_with_a_tier_that_drafts_nothing() -> None:
 
 
 def test_dflash_on_vllm_is_kept_to_eight_sequences() -> None:
-    planned = make("qwen3.8-27b", CLAW, parallel=32, variant="w4a16")
+    roomy = replace(
+        SERVER, accelerators=(replace(SERVER.accelerators[0], memory_total=80 * 2**30, memory_free=79 * 2**30),)
+    )
+    planned = make("qwen3.8-27b", roomy, parallel=32, variant="w4a16")
     assert planned.plan is not None
     assert planned.plan.method is not Method.DFLASH
     assert any(r.code == "too_many_slots" for r in planned.rejected)
