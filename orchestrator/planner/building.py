@@ -145,6 +145,7 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         kv_pool=None if pool is None else pool.bytes,
         memory_share=_share(fitted),
         state_bits=demand.state_bits,
+        recurrent=candidate.shape is not None and candidate.shape.linear_layers > 0,
         batch=demand.batch if candidate.image.runtime is Runtime.VLLM else None,
         eager=eager_of(candidate, settings),
         mla=candidate.shape is not None and candidate.shape.kv_lora_rank is not None,

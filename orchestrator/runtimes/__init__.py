@@ -15,6 +15,7 @@ from orchestrator.runtimes.base import (
     flags_of,
 )
 from orchestrator.runtimes.llama_cpp import LlamaCpp
+from orchestrator.runtimes.sglang import Sglang
 from orchestrator.runtimes.vllm import Vllm
 
 __all__ = [
@@ -29,7 +30,11 @@ __all__ = [
     "flags_of",
 ]
 
-ADAPTERS: Mapping[Runtime, RuntimeAdapter] = {Runtime.LLAMA_CPP: LlamaCpp(), Runtime.VLLM: Vllm()}
+ADAPTERS: Mapping[Runtime, RuntimeAdapter] = {
+    Runtime.LLAMA_CPP: LlamaCpp(),
+    Runtime.VLLM: Vllm(),
+    Runtime.SGLANG: Sglang(),
+}
 
 
 def adapter(runtime: Runtime | str) -> RuntimeAdapter:

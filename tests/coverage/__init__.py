@@ -10,7 +10,7 @@ a command line must be backed by one of these, best first:
 
 What is backed by nothing stands on `none`, and `test_table.py` fails. It also prints the table (`pytest -s`).
 
-What an adapter can emit is enumerated, never listed by hand: `requests.py` makes commands over a product of the
+What an adapter can emit is enumerated, never listed by hand: `launches.py` makes commands over a product of the
 fields of `LaunchRequest` and `Settings`, and a test fails when a field has no axis there. `elements.py` takes a
 command line apart: a flag with its value, where numbers count as `#`, paths and names as `...`, a JSON object
 as one element a key, and everything else as the word it is.

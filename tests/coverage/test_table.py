@@ -12,7 +12,7 @@ from orchestrator.models import Runtime
 from orchestrator.plan import Method
 from orchestrator.runtimes import ADAPTERS, LaunchRequest
 from orchestrator.settings import Settings
-from tests.coverage import requests
+from tests.coverage import launches
 from tests.coverage.elements import Element, elements, shape
 from tests.coverage.evidence import How, backing, recorded
 
@@ -24,11 +24,12 @@ AWAITED = frozenset({Runtime.LLAMA_CPP, Runtime.VLLM})
 def _emitted(runtime: Runtime) -> dict[Method, frozenset[Element]]:
     found: dict[Method, set[Element]] = defaultdict(set)
     seen: set[tuple[Method, tuple[str, ...]]] = set()
-    for request, command in requests.commands(ADAPTERS[runtime]):
-        key = (request.method, shape(command.argv))
+    for request, command in launches.commands(ADAPTERS[runtime]):
+        argv = launches.arguments(request, command)
+        key = (request.method, shape(argv))
         if key not in seen:
             seen.add(key)
-            found[request.method] |= elements(command.argv[len(request.prefix) :])
+            found[request.method] |= elements(argv)
     return {method: frozenset(of) for method, of in found.items()}
 
 
@@ -66,8 +67,8 @@ def test_every_method_is_emitted_and_every_flag_declared(runtime: Runtime) -> No
 
 def test_every_field_of_a_launch_has_an_axis() -> None:
     fields = {field.name for field in dataclasses.fields(LaunchRequest)}
-    assert fields == {*requests.CORE, *requests.FIXED, *requests.SIDE, "settings"}
-    assert set(Settings.model_fields) == set(requests.SETTINGS)
+    assert fields == {*launches.CORE, *launches.FIXED, *launches.SIDE, "settings"}
+    assert set(Settings.model_fields) == set(launches.SETTINGS)
 
 
 def test_a_record_accepts_nothing_that_it_refuses() -> None:

@@ -2,7 +2,7 @@
 
 A full product over every field would be astronomical and mostly idle. What the adapters decide together is
 taken in full (`CORE`: method, device, KV type, attention backend, version), what stands alone once for every
-method, device and version (`SIDE`), and each pair of side fields once (flags may exclude one another).
+method, device and version (`SIDE`), and each pair of side fields for two methods (flags may exclude one another).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import PORT, Method
 from orchestrator.runtimes import Command, LaunchRequest, RuntimeAdapter
+from orchestrator.runtimes.sglang_boot import BOOT
 from orchestrator.settings import Settings
 
 DEVICES: tuple[tuple[Backend, str | None], ...] = (
@@ -32,7 +33,7 @@ ATTENTION = (None, "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "TRITON_MLA", "ROC
 VERSIONS: Mapping[Runtime, tuple[str | None, ...]] = {
     Runtime.LLAMA_CPP: (None, "b10434", "b11434"),
     Runtime.VLLM: (None, "0.20.0", "0.27.1", "0.32.0", "0.33.0"),
-    Runtime.SGLANG: (None, "0.5.12", "0.5.23"),
+    Runtime.SGLANG: (None, "0.5.12", "0.5.18", "0.5.23"),
 }
 """Versions between which an adapter may tell; None is an unknown one."""
 
@@ -49,6 +50,7 @@ SIDE: Mapping[str, tuple[Any, ...]] = {
     "kv_pool": (1 << 30,),
     "memory_share": (0.5,),
     "state_bits": (16,),
+    "recurrent": (True,),
     "batch": (4096,),
     "eager": (True,),
     "mla": (True,),
@@ -78,17 +80,19 @@ SETTINGS: Mapping[str, tuple[Any, ...]] = {
     "env": ({"A": "1"},),
 }
 
+PAIRED = (Method.NONE, Method.DFLASH)
+"""Methods for which each pair of side fields is taken too."""
 _DRAFTERS = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
 
 
-def requests(runtime: Runtime) -> Iterator[LaunchRequest]:
+def launches(runtime: Runtime) -> Iterator[LaunchRequest]:
     """Every launch of the product, the refused ones too."""
     yield from _core(runtime, tuple(KvType), ATTENTION)
     for plain in _core(runtime, (KvType.F16,), (None,)):
         sides = list(_sides())
         for side in sides:
             yield dataclasses.replace(plain, **side)
-        if plain.version == VERSIONS[runtime][-1] and plain.backend in (Backend.CUDA, Backend.CPU):
+        if plain.version == VERSIONS[runtime][-1] and plain.method in PAIRED and plain.arch in (None, "sm_90"):
             for one, other in itertools.combinations(sides, 2):
                 if not one.keys() & other.keys():
                     yield dataclasses.replace(plain, **one, **other)
@@ -96,10 +100,17 @@ def requests(runtime: Runtime) -> Iterator[LaunchRequest]:
 
 def commands(adapter: RuntimeAdapter) -> Iterator[tuple[LaunchRequest, Command]]:
     """What the adapter makes of them, without what it refuses."""
-    for asked in requests(adapter.runtime):
+    for asked in launches(adapter.runtime):
         request = asked if adapter.socket else dataclasses.replace(asked, port=PORT)
         if adapter.refuses(request) is None:
             yield request, adapter.command(request)
+
+
+def arguments(request: LaunchRequest, command: Command) -> tuple[str, ...]:
+    """The engine's own arguments: without the image's `prefix`, or what starts SGLang's interpreter."""
+    if BOOT in command.argv:
+        return command.argv[command.argv.index(BOOT) + 1 :]
+    return command.argv[len(request.prefix) :]
 
 
 def _core(runtime: Runtime, kinds: tuple[KvType, ...], backends: tuple[str | None, ...]) -> Iterator[LaunchRequest]:
