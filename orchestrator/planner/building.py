@@ -19,6 +19,7 @@ from orchestrator.planner.fitting import Fitted
 from orchestrator.planner.terms import eager_of, prefix_caching_of
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import LaunchRequest, adapter
+from orchestrator.runtimes.vllm_speculation import can_schedule
 from orchestrator.weights.meter import amount
 
 MOST_THREADS = 16
@@ -149,6 +150,7 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         batch=demand.batch if candidate.image.runtime is Runtime.VLLM else None,
         eager=eager_of(candidate, settings),
         mla=candidate.shape is not None and candidate.shape.kv_lora_rank is not None,
+        hybrid=candidate.shape is not None and candidate.shape.linear_layers > 0,
         prefix_caching=prefix_caching_of(candidate, settings),
         prompt_cache=PROMPT_CACHE[candidate.image.backend] if candidate.image.runtime is Runtime.LLAMA_CPP else None,
         schedule=_schedule(fitted),
@@ -168,7 +170,10 @@ def _schedule(fitted: Fitted) -> tuple[tuple[int, int, int], ...]:
     """vLLM's table of draft lengths by running requests, where there are as many sequences as the crossover."""
     candidate = fitted.candidate
     crossover = None if candidate.known is None else candidate.known.crossover
-    if candidate.image.runtime is not Runtime.VLLM or candidate.method in (Method.NONE, Method.NGRAM):
+    image = candidate.image
+    if image.runtime is not Runtime.VLLM or candidate.method in (Method.NONE, Method.NGRAM):
+        return ()
+    if not can_schedule(candidate.method, image.backend, image.version):
         return ()
     if crossover is None or not 1 < crossover <= fitted.parallel:
         return ()

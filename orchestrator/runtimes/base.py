@@ -61,6 +61,10 @@ class LaunchRequest:
     is said."""
     tensor_parallel: int = 1
     """How many devices share the model."""
+    draft_tensor_parallel: int | None = None
+    """How many of them share the drafter: 1, or all. None leaves it to the engine."""
+    hybrid: bool = False
+    """The model has recurrent layers: keeping states of past prompts is said in words of its own."""
     trust_remote_code: bool = False
     settings: Settings = field(default_factory=Settings)
     """What known restrictions make of the launch; each is None where nothing was settled."""

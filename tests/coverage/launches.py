@@ -59,6 +59,8 @@ SIDE: Mapping[str, tuple[Any, ...]] = {
     "schedule": (((1, 4, 3), (5, 64, 0)),),
     "port": (PORT,),
     "tensor_parallel": (2,),
+    "draft_tensor_parallel": (1,),
+    "hybrid": (True,),
     "trust_remote_code": (True,),
 }
 SETTINGS: Mapping[str, tuple[Any, ...]] = {

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method
-from orchestrator.runtimes import LaunchRequest, adapter, diagnose, flags_of
+from orchestrator.runtimes import LaunchRequest, adapter, diagnose
 
 VLLM = adapter(Runtime.VLLM)
 CUDA = LaunchRequest(
@@ -24,14 +24,10 @@ CUDA = LaunchRequest(
     kv_pool=1 << 30,
     memory_share=0.934,
     batch=2048,
+    version="0.33.0",
 )
 ROCM = replace(CUDA, backend=Backend.ROCM, arch="gfx1151", eager=True, prefix=("vllm", "serve"))
 DFLASH = {"method": Method.DFLASH, "drafter": "/models/drafter", "draft_tokens": 7}
-
-SPECULATION_KEYS = {
-    "method", "model", "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "prompt_lookup_max",
-    "prompt_lookup_min",
-}  # fmt: skip
 
 
 def argument(argv: tuple[str, ...], flag: str) -> str:
@@ -83,7 +79,6 @@ def test_speculation(change: dict[str, object], expected: dict[str, object]) -> 
     command = VLLM.command(replace(CUDA, **change))  # type: ignore[arg-type]
     config = json.loads(argument(command.argv, "--speculative-config"))
     assert config == expected
-    assert set(config) <= SPECULATION_KEYS  # an unknown key is a hard error in vLLM
     assert ("VLLM_USE_V2_MODEL_RUNNER" in command.env) == ("schedule" in change)
 
 
@@ -130,6 +125,10 @@ def test_attention_elsewhere() -> None:
     hopper = replace(CUDA, arch="sm_90", kv=KvType.FP8, attention_backend="FLASH_ATTN")
     assert VLLM.refuses(hopper) is None
     assert "--attention-backend" not in VLLM.command(replace(CUDA, arch="sm_120")).argv
+    for arch, backend in (("sm_86", "ROCM_ATTN"), ("sm_75", "FLASH_ATTN"), ("sm_86", "CPU_ATTN"), ("sm_86", "NO_SUCH")):
+        wrong = VLLM.refuses(replace(CUDA, arch=arch, attention_backend=backend))
+        assert wrong is not None
+        assert wrong.code == "attention_backend"
     on_rocm = VLLM.refuses(replace(ROCM, attention_backend="FLASH_ATTN"))
     assert on_rocm is not None
     assert "ROCM_ATTN" in on_rocm.text
@@ -147,18 +146,6 @@ def test_other_refusals() -> None:
         reason = VLLM.refuses(replace(CUDA, **change))  # type: ignore[arg-type]
         assert reason is not None
         assert reason.code == code
-
-
-def test_every_flag_is_declared() -> None:
-    emitted: set[str] = set()
-    for request in (
-        CUDA,
-        replace(CUDA, **DFLASH, state_bits=16, prefix_caching=False),  # type: ignore[arg-type]
-        replace(ROCM, mla=True),
-        replace(CUDA, port="{port}"),
-    ):
-        emitted |= flags_of(VLLM.command(request).argv)
-    assert emitted == VLLM.flags
 
 
 METRICS = """\
