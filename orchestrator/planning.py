@@ -38,7 +38,7 @@ from orchestrator.model_files import FileReader
 from orchestrator.models import ModelEntry
 from orchestrator.paths import Paths
 from orchestrator.plan import Method, Plan, Planned, Rejected
-from orchestrator.planner.candidates import DEVICE_UNNAMED
+from orchestrator.planner.places import DEVICE_UNNAMED
 from orchestrator.views import ModelView
 from orchestrator.weights.choosing import things
 from orchestrator.weights.existing import cache_folder

@@ -52,6 +52,8 @@ class Situation:
     draft_tokens: int | None = None
     batch: int | None = None
     tensor_parallel: int = 1
+    memory: int | None = None
+    """Bytes of all its devices together."""
 
 
 class Limits(Frozen):
@@ -98,6 +100,8 @@ class Restriction(Frozen):
     draft_tokens_above: int | None = Field(default=None, ge=0)
     context_above: int | None = Field(default=None, ge=1)
     batch_above: int | None = Field(default=None, ge=1)
+    memory_below: int | None = Field(default=None, ge=1)
+    """Bytes: all devices together have less."""
     limits: Limits = Limits()
     settings: Settings = Settings()
     text: str
@@ -141,6 +145,8 @@ class Restriction(Frozen):
         ):
             return False
         if any(want is not None and not fnmatchcase(have or "", want) for want, have in patterns):
+            return False
+        if self.memory_below is not None and (seen.memory is None or seen.memory >= self.memory_below):
             return False
         above = (
             (self.tensor_parallel_above, seen.tensor_parallel), (self.parallel_above, seen.parallel),

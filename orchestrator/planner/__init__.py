@@ -23,6 +23,8 @@ from orchestrator.plan import Evidence, Method, Plan, Planned, Reason, Rejected
 from orchestrator.planner.building import Site, build, default_threads, has_schedule, resolve
 from orchestrator.planner.candidates import AUTO, Candidate, Search, enumerate_all
 from orchestrator.planner.fitting import Fitted, fit
+from orchestrator.planner.places import named_image, of_host
+from orchestrator.planner.placing import place
 from orchestrator.planner.scoring import Sized, load_s, ran, score, units
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import adapter
@@ -56,16 +58,17 @@ def plan(
     """
     asked = what_if if isinstance(what_if, Preferences) else Preferences.from_what_if(what_if)
     wish = asked.over(Preferences.of(entry)).over(defaults or Preferences())
-    candidates, rejected = enumerate_all(Search(entry, facts, catalogue, files, wish, today))
+    places = of_host(facts, named_image(catalogue, wish))
+    candidates, rejected = enumerate_all(Search(entry, facts, catalogue, files, wish, today, places))
     site = Site(entry, facts, store, wish, measured)
     restrictions = tuple(r for r in catalogue.restrictions if not (today and r.expires and r.expires < today))
     built: list[tuple[Fitted, Plan]] = []
     for candidate in candidates:
-        outcome = _one(site, candidate, restrictions)
+        outcome = place(candidate, places, wish, lambda c: _one(site, c, restrictions))
         if isinstance(outcome, Rejected):
             rejected.append(outcome)
         else:
-            built.append(outcome)
+            built += outcome
     order = {variant.name: position for position, variant in enumerate(entry.variants)}
     ranking = Ranking(wish, measured, units((f.candidate for f, _ in built), measured), order)
     built.sort(key=lambda pair: ranking.key(*pair))
@@ -89,7 +92,7 @@ def _one(site: Site, candidate: Candidate, restrictions: tuple[Restriction, ...]
     if candidate.evidence is Evidence.REFUTED and site.wish.method is None and candidate.known is not None:
         text = f"refuted {candidate.known.date.isoformat()}: {candidate.known.note or 'known not to work or to pay'}"
         return candidate.reject("refuted", text, candidate.known.source)
-    fitted = fit(candidate, site.facts, site.wish, restrictions)
+    fitted = fit(candidate, site.facts, site.wish, restrictions, site.measured)
     if isinstance(fitted, Rejected):
         return fitted
     built = build(site, fitted)
@@ -109,7 +112,7 @@ class Ranking:
         """See `scoring.score`; without `seen` as if nothing had been measured."""
         speed = self.measured.speed.get(ran(fitted.candidate)) if seen else None
         scheduled = has_schedule(fitted)
-        sized = Sized(fitted.candidate, plan.context, self.wish.context is not None, scheduled)
+        sized = Sized(fitted.candidate, plan.context, self.wish.context is not None, scheduled, fitted.overridden)
         return score(sized, self.wish.parallel or 1, speed, self.unit)
 
     def key(self, fitted: Fitted, plan: Plan) -> tuple[object, ...]:
@@ -124,12 +127,13 @@ class Ranking:
             candidate.evidence is Evidence.REFUTED,
             -round(self.score(fitted, plan), 6),
             -round(self.score(fitted, plan, seen=False), 6),
+            candidate.tensor_parallel,
             self.variants[candidate.variant.name],
             load_s(candidate, self.measured.load_s, prior),
             methods.index(candidate.method),
             candidate.image.name,
             "" if candidate.drafter is None else candidate.drafter.name,
-            "" if candidate.device is None else candidate.device.pci,
+            tuple(device.pci for device in candidate.devices),
         )
 
 

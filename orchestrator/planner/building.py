@@ -56,7 +56,7 @@ def build(site: Site, fitted: Fitted) -> Plan | Rejected:
     if refusal is not None:
         return candidate.reject(refusal.code, refusal.text, refusal.source)
     command = runtime.command(request)
-    image, device = candidate.image, candidate.device
+    image = candidate.image
     return Plan(
         model=site.entry.name,
         variant=candidate.variant.name,
@@ -70,8 +70,8 @@ def build(site: Site, fitted: Fitted) -> Plan | Rejected:
         parallel=fitted.parallel,
         argv=command.argv,
         env=dict(command.env),
-        devices=() if device is None else device.devices,
-        groups=() if device is None else device.groups,
+        devices=tuple(dict.fromkeys(name for device in candidate.devices for name in device.devices)),
+        groups=tuple(sorted({group for device in candidate.devices for group in device.groups})),
         mounts=tuple(m.mount for m in (target, drafter) if m is not None),
         caches=tuple((_volume(purpose, image.reference, request.arch), path) for purpose, path in command.caches),
         limits=Limits(memory=None, shm=image.shm),
@@ -154,7 +154,7 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         prefix_caching=prefix_caching_of(candidate, settings),
         prompt_cache=PROMPT_CACHE[candidate.image.backend] if candidate.image.runtime is Runtime.LLAMA_CPP else None,
         schedule=_schedule(fitted),
-        version=candidate.image.version,
+        version=candidate.image.least_version,
         tensor_parallel=candidate.tensor_parallel,
         trust_remote_code=candidate.variant.trust_remote_code,
         settings=settings,

@@ -1,4 +1,4 @@
-"""Which combinations exist at all: device x image x variant x method x drafter, and why the rest does not."""
+"""Which combinations exist at all: devices x image x variant x method x drafter, and why the rest does not."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from orchestrator.file_facts import FileFacts, FileProblem, Files, location, mis
 from orchestrator.image_needs import Unmet, unmet
 from orchestrator.models import Drafter, Format, ModelEntry, Runtime, Shape, Variant
 from orchestrator.plan import Evidence, Method, Rejected
+from orchestrator.planner.places import Group, Places, images, no_image
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import ADAPTERS
 
 AUTO = (Method.DFLASH, Method.DSPARK, Method.EAGLE3, Method.MTP, Method.DRAFT)
 """What `auto` looks for, best first; then `none`. n-gram lookup pays only for some texts: on request."""
-DEVICE_UNNAMED = "device_unnamed"
-"""The code of a GPU that no container can be given (yet)."""
 _LOADS = {Format.GGUF: (Runtime.LLAMA_CPP,), Format.SAFETENSORS: (Runtime.VLLM, Runtime.SGLANG)}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing that could be launched. `device` None is the CPU; facts are None for files not read."""
+    """One thing that could be launched. No devices are the CPU; facts are None for files not read."""
 
-    device: Accelerator | None
+    devices: Group
     image: ImageEntry
     variant: Variant
     target: FileFacts | None
@@ -37,7 +36,16 @@ class Candidate:
     evidence: Evidence
     model: str = ""
     """The public name."""
-    tensor_parallel: int = 1
+
+    @property
+    def device(self) -> Accelerator | None:
+        """What it runs on: one of its devices stands for all, for they are identical. None is the CPU."""
+        return self.devices[0] if self.devices else None
+
+    @property
+    def tensor_parallel(self) -> int:
+        """How many devices share the model."""
+        return max(len(self.devices), 1)
 
     @property
     def shape(self) -> Shape | None:
@@ -94,13 +102,16 @@ class Search:
     files: Files
     wish: Preferences
     today: dt.date | None
+    places: Places
 
 
 def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
     """Candidates in a fixed order, and what was turned down on the way."""
     found: list[Candidate] = []
     rejected: list[Rejected] = []
-    devices, unfit_devices = _devices(search)
+    places = search.places
+    starts = places.starts(search.wish.tensor_parallel)
+    too_few = _too_few(search, starts)
     for variant in search.entry.variants:
         if search.wish.variant not in (None, variant.name):
             continue
@@ -109,13 +120,14 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
             text = file.text if file.hint is None else f"{file.text}; {file.hint}"
             rejected.append(_early(variant, None, Method.NONE, "model_file", text))
             continue
-        rejected.extend(_early(variant, None, Method.NONE, code, text) for code, text in unfit_devices)
-        pairs, unfit = _runnable(search, variant, devices)
+        for code, text in (*places.unfit, *too_few):
+            rejected.append(_early(variant, None, Method.NONE, code, text))
+        pairs, unfit = _runnable(search, variant, starts)
         rejected.extend(unfit)
-        if not pairs and not unfit and devices:
-            rejected.append(_early(variant, None, Method.NONE, "no_image", _no_image(variant, devices)))
-        for device, image in pairs:
-            for outcome in _methods(search, variant, file, device, image):
+        if not pairs and not unfit and starts:
+            rejected.append(_early(variant, None, Method.NONE, "no_image", no_image(variant, starts)))
+        for group, image in pairs:
+            for outcome in _methods(search, variant, file, group, image):
                 if isinstance(outcome, Rejected):
                     rejected.append(outcome)
                 else:
@@ -132,17 +144,28 @@ def _early(variant: Variant, runtime: Runtime | None, method: Method, code: str,
     return Rejected(named.value, variant.name, method, code, text)
 
 
+def _too_few(search: Search, starts: Sequence[Group]) -> tuple[tuple[str, str], ...]:
+    """That no kind of device is there as often as was asked for."""
+    wanted = search.wish.tensor_parallel
+    if wanted is None or wanted == 1 or any(starts):
+        return ()
+    most = max((len(kind) for kind in search.places.kinds), default=0)
+    return (("too_few_gpus", f"{wanted} identical GPUs are asked for, this host has {most or 'none'}"),)
+
+
 def _runnable(
-    search: Search, variant: Variant, devices: Sequence[Accelerator | None]
-) -> tuple[list[tuple[Accelerator | None, ImageEntry]], list[Rejected]]:
+    search: Search, variant: Variant, groups: Sequence[Group]
+) -> tuple[list[tuple[Group, ImageEntry]], list[Rejected]]:
     """Devices and images for them whose needs this host meets, and the images whose needs it does not."""
-    pairs: list[tuple[Accelerator | None, ImageEntry]] = []
+    pairs: list[tuple[Group, ImageEntry]] = []
     rejected: list[Rejected] = []
-    for device in devices:
-        for image in _images(search, variant, device):
-            need = unmet(image, search.facts, device)
+    for group in groups:
+        if search.wish.tensor_parallel not in (None, 1) and not group:
+            continue  # a CPU is not several
+        for image in images(search.catalogue, search.wish, variant, variant.runtimes or _LOADS[variant.format], group):
+            need = unmet(image, search.facts, group[0] if group else None)
             if need is None:
-                pairs.append((device, image))
+                pairs.append((group, image))
             else:
                 rejected.append(_unfit(variant, image, need))
     return pairs, rejected
@@ -160,81 +183,14 @@ def _unfit(variant: Variant, image: ImageEntry, need: Unmet) -> Rejected:
     )
 
 
-def _devices(search: Search) -> tuple[Sequence[Accelerator | None], Sequence[tuple[str, str]]]:
-    """The accelerators that can be used, and a code and a sentence about those that cannot.
-
-    The CPU only where there is no accelerator, or when its image is asked for by name: a model
-    that silently runs on the CPU of a GPU host is a bug that looks like slowness. A container that is
-    given no device does just that, so a GPU without a name to give is none.
-    """
-    wanted = _named_image(search)
-    if not search.facts.accelerators or (wanted is not None and wanted.vendor is None):
-        return (None,), ()
-    gone = [d for d in search.facts.accelerators if d.details.get("health") == "lost"]
-    unnamed = [d for d in search.facts.accelerators if not d.devices and d not in gone]
-    alive = tuple(d for d in search.facts.accelerators if d not in gone and d not in unnamed)
-    why: list[tuple[str, str]] = []
-    if gone:
-        why.append(("device_lost", f"lost until the machine is restarted: {_listed(gone)}"))
-    if unnamed:
-        text = f"no container can be given {_listed(unnamed)}: it has no device node or CDI name"
-        why.append((DEVICE_UNNAMED, text))
-    return alive, why
-
-
-def _listed(devices: Sequence[Accelerator]) -> str:
-    return ", ".join(f"{d.name or d.vendor} at {d.pci}" for d in devices)
-
-
-def _named_image(search: Search) -> ImageEntry | None:
-    if search.wish.image is None:
-        return None
-    for image in search.catalogue.images:
-        if search.wish.image in (image.name, image.reference):
-            return image
-    return None
-
-
-def _images(search: Search, variant: Variant, device: Accelerator | None) -> Iterator[ImageEntry]:
-    vendor, arch = (None, None) if device is None else (device.vendor, device.arch)
-    runtimes = variant.runtimes or _LOADS[variant.format]
-    named = _named_image(search)
-    fitting = [
-        image
-        for image in search.catalogue.images
-        if image.runtime in runtimes
-        and image.runtime in ADAPTERS
-        and search.wish.runtime in (None, image.runtime)
-        and image.serves(vendor, arch)
-    ]
-    if search.wish.image is None:
-        yield from fitting
-    elif named is not None:
-        yield from (image for image in fitting if image is named)
-    elif fitting:
-        # an image of the user's own: taken to be like the first that would have done
-        like = fitting[0]
-        # ... but what that one needs is no word about this one
-        update: dict[str, object] = dict.fromkeys(
-            ("version", "digest", "driver", "cuda", "kernel", "compressed_bytes", "size_bytes", "needs_source")
-        )
-        update |= {"name": "custom", "reference": search.wish.image, "machine": (), "source": "named by the user"}
-        yield like.model_copy(update=update)
-
-
-def _no_image(variant: Variant, devices: Sequence[Accelerator | None]) -> str:
-    where = ", ".join("the CPU" if d is None else f"{d.vendor} {d.arch or 'of unknown architecture'}" for d in devices)
-    return f"no image runs {variant.format.value} weights of {variant.name} on {where}"
-
-
 def _methods(
-    search: Search, variant: Variant, file: FileFacts | None, device: Accelerator | None, image: ImageEntry
+    search: Search, variant: Variant, file: FileFacts | None, group: Group, image: ImageEntry
 ) -> Iterator[Candidate | Rejected]:
     """A candidate for each method that can be had, a rejection for each that was asked for or has a drafter."""
     asked = search.wish.method
     adapter = ADAPTERS[image.runtime]
     for method in (*AUTO, Method.NONE) if asked is None else (asked,):
-        bare = _candidate(search, variant=variant, file=file, device=device, image=image, method=method)
+        bare = _candidate(search, variant=variant, file=file, group=group, image=image, method=method)
         if method not in adapter.methods or (image.methods and method not in image.methods):
             if asked is not None:
                 yield bare.reject("method_unsupported", f"{image.runtime.value} ({image.name}) has no {method}")
@@ -275,7 +231,7 @@ def _with_drafter(search: Search, bare: Candidate, drafter: Drafter) -> Candidat
         search,
         variant=bare.variant,
         file=bare.target,
-        device=bare.device,
+        group=bare.devices,
         image=bare.image,
         method=drafter.method,
         drafter=drafter,
@@ -295,13 +251,13 @@ def _candidate(
     *,
     variant: Variant,
     file: FileFacts | None,
-    device: Accelerator | None,
+    group: Group,
     image: ImageEntry,
     method: Method,
     drafter: Drafter | None = None,
     drafter_file: FileFacts | None = None,
 ) -> Candidate:
-    arch = "cpu" if device is None else device.arch or "unknown"
+    arch = group[0].arch or "unknown" if group else "cpu"
     known = next(
         (
             c
@@ -319,7 +275,7 @@ def _candidate(
         None,
     )
     return Candidate(
-        device,
+        group,
         image,
         variant,
         file,

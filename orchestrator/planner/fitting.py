@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hosts.facts import HostFacts
+from hosts.facts import Accelerator, HostFacts
 from orchestrator.catalogue.restrictions import Restriction
 from orchestrator.kinds import Backend
-from orchestrator.memory_fit import Demand, explain, fits, llama_cpp, reserve, vllm
+from orchestrator.measured import NOTHING, Measured
+from orchestrator.memory_fit import Demand, corrected, explain, fits, reserve
+from orchestrator.memory_fit import forecast as expect
 from orchestrator.models import Runtime
-from orchestrator.plan import ExpectedMemory, Method, Reason, Rejected
+from orchestrator.plan import ExpectedMemory, Reason, Rejected
 from orchestrator.planner import drafts, giving_up, sizes
 from orchestrator.planner.candidates import Candidate
-from orchestrator.planner.scoring import TIGHT
-from orchestrator.planner.terms import Size, Terms, applicable, eager_of, kv_of, refuses, settle
+from orchestrator.planner.scoring import TIGHT, ran
+from orchestrator.planner.terms import (
+    Size,
+    Terms,
+    applicable,
+    eager_of,
+    kv_of,
+    prefix_caching_of,
+    refuses,
+    settle,
+)
 from orchestrator.planner.wishes import Preferences
 from orchestrator.settings import Settings
 
 BATCH_VLLM = 2048
 """max_num_batched_tokens: scratch grows with it; 4096-8192 is the most for 24 GB (club-3090#838)."""
 BATCH_LLAMA = 512
-DFLASH_SEQUENCES = 8
-"""cudaErrorIllegalAddress with DFlash and CUDA graphs at 16-32 requests (z-lab/dflash#146)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,8 @@ class Fitted:
     expected: ExpectedMemory
     settings: Settings
     reasons: tuple[Reason, ...]
+    overridden: bool = False
+    """Whether a wish stands against what is known to be safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +59,26 @@ class Bounds:
 
 
 def budget_of(candidate: Candidate, facts: HostFacts) -> int | None:
-    """Bytes that a plan may take on the candidate's device; None when the device does not say."""
-    device = candidate.device
-    if device is None:
+    """Bytes that a plan may take on each of the candidate's devices; None when no device says."""
+    if not candidate.devices:
         return max(facts.memory.available - reserve(Backend.CPU, unified=False, total=facts.memory.total), 0)
+    each = [_left(device, candidate.image.backend) for device in candidate.devices]
+    return min((left for left in each if left is not None), default=None)
+
+
+def _left(device: Accelerator, backend: Backend) -> int | None:
     free = device.memory_free if device.memory_free is not None else device.memory_total
     if free is None:
         return None
-    return max(free - reserve(candidate.image.backend, unified=device.unified, total=device.memory_total), 0)
-
-
-def forecast(candidate: Candidate, demand: Demand, budget: int | None) -> ExpectedMemory:
-    """What this will take, by the runtime's own rules."""
-    return (vllm if candidate.image.runtime is Runtime.VLLM else llama_cpp)(demand, budget=budget)
+    return max(free - reserve(backend, unified=device.unified, total=device.memory_total), 0)
 
 
 def fit(
-    candidate: Candidate, facts: HostFacts, wish: Preferences, restrictions: tuple[Restriction, ...] = ()
+    candidate: Candidate,
+    facts: HostFacts,
+    wish: Preferences,
+    restrictions: tuple[Restriction, ...] = (),
+    measured: Measured = NOTHING,
 ) -> Fitted | Rejected:
     """The most worthy size that fits and is safe, or why there is none."""
     weights, drafter_bytes = candidate.weights, candidate.drafter_bytes
@@ -79,7 +93,7 @@ def fit(
     bounds = _bounds(candidate, wish, terms)
     if isinstance(bounds, Rejected):
         return bounds
-    search = _Search(candidate, facts, wish, known, length, bounds)
+    search = _Search(candidate, wish, known, length, bounds, budget_of(candidate, facts), measured)
     found = search.run(terms)
     if isinstance(found, Rejected):
         return found
@@ -110,13 +124,10 @@ def _bounds(candidate: Candidate, wish: Preferences, terms: Terms) -> Bounds | R
                 return candidate.reject("context_limit", text, source)
             reasons.append(Reason("context_risky", f"{text}, and was asked for", source))
         most = min(most, bound)
-    slots, source = _slots(candidate, terms)
+    slots, why, source = _slots(candidate, terms)
     if slots is not None and wish.parallel is not None and wish.parallel > slots:
-        name = candidate.image.name
-        text = f"{name} is safe with {candidate.method} up to {slots} slots, {wish.parallel} are asked for"
-        if wish.method is not candidate.method:
-            return candidate.reject("too_many_slots", text, source)
-        reasons.append(Reason("slots_limited", f"{text}: {slots} are given", source))
+        text = f"{wish.parallel} sequences at once are asked for, {slots} are safe with {candidate.method}: {why}"
+        return candidate.reject("too_many_slots", f"{text}; take parallel {slots}, or another method", source)
     return Bounds(min(most, longest or most), slots, tuple(reasons))
 
 
@@ -126,18 +137,13 @@ def _most_unasked(candidate: Candidate) -> int:
     return sizes.MOST_SHARED if candidate.device.unified else sizes.MOST_GPU
 
 
-def _slots(candidate: Candidate, terms: Terms) -> tuple[int | None, str]:
-    """How many sequences are safe with this method in this image, and who says so; None is no limit."""
-    found: list[tuple[int, str]] = []
-    limit = candidate.image.slots.get(candidate.method)
-    if limit is None and candidate.image.runtime is Runtime.VLLM and candidate.method is Method.DFLASH:
-        limit = DFLASH_SEQUENCES
-    if limit is not None:
-        found.append((limit, candidate.image.source))
-    strict = terms.most("parallel")
-    if strict is not None:
-        found.append((strict[0], strict[1].source))
-    return min(found) if found else (None, candidate.image.source)
+def _slots(candidate: Candidate, terms: Terms) -> tuple[int | None, str, str]:
+    """How many sequences are safe with this method in this image, why, and who says so; None is no limit."""
+    image = candidate.image
+    limit, strict = image.slots.get(candidate.method), terms.most("parallel")
+    if strict is not None and (limit is None or strict[0] <= limit):
+        return strict[0], strict[1].text, strict[1].source
+    return limit, f"{image.name} bears no more", image.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +151,18 @@ class _Search:
     """Looking for the size of one candidate."""
 
     candidate: Candidate
-    facts: HostFacts
     wish: Preferences
     known: tuple[Restriction, ...]
     length: int
     bounds: Bounds
+    budget: int | None
+    measured: Measured
+
+    def forecast(self, demand: Demand) -> ExpectedMemory:
+        """What this takes on each device, as this host's own measurements correct it."""
+        expected = expect(self.candidate.image.runtime, demand, budget=self.budget)
+        residual = self.measured.memory.get(ran(self.candidate)) if self.measured.memory else None
+        return expected if residual is None else corrected(expected, residual).expected
 
     def run(self, terms: Terms) -> Fitted | Rejected:
         """Hybrids of vLLM keep their state in 16 bits where in 32 too little context would fit."""
@@ -168,13 +181,12 @@ class _Search:
 
     def _largest(self, terms: Terms, bits: int) -> Fitted | None:
         """The most worthy size whose memory fits and that nothing refuses."""
-        budget = budget_of(self.candidate, self.facts)
 
         def look(context: int, parallel: int) -> Fitted | None:
             demand = replace(self._demand(terms), context=context, parallel=parallel, state_bits=bits)
             if refuses(terms, self.candidate, Size(context, parallel, self.length, demand.batch)) is not None:
                 return None
-            expected = forecast(self.candidate, demand, budget)
+            expected = self.forecast(demand)
             if not fits(expected):
                 return None
             reasons = () if bits == 32 else (_STATE_16_BIT,)
@@ -190,7 +202,8 @@ class _Search:
         return sizes.slots(self.wish.parallel, self.bounds.slots)
 
     def _demand(self, terms: Terms) -> Demand:
-        candidate = self.candidate
+        candidate, settings = self.candidate, terms.settings
+        device = candidate.device
         return Demand(
             weights=candidate.weights or 0,
             shape=candidate.shape,
@@ -201,9 +214,17 @@ class _Search:
             drafter_bytes=candidate.drafter_bytes or 0,
             drafter_shape=candidate.drafter_shape,
             backend=candidate.image.backend,
-            kv=kv_of(candidate, terms.settings),
+            kv=kv_of(candidate, settings),
             batch=_batch(candidate, terms),
-            eager=eager_of(candidate, terms.settings),
+            eager=eager_of(candidate, settings),
+            tensor_parallel=candidate.tensor_parallel,
+            version=candidate.image.least_version,
+            unified=None if device is None else device.unified,
+            prefix_caching=prefix_caching_of(candidate, settings),
+            draft_kv=settings.draft_kv,
+            flash_attention=settings.flash_attention is not False,
+            vision=bool(settings.vision),
+            device_total=None if device is None else device.memory_total,
         )
 
     def _settled(self, terms: Terms, found: Fitted) -> Fitted | Rejected:
@@ -217,21 +238,28 @@ class _Search:
             if again is None:
                 return self._too_big(final)
             found = again
-        return replace(found, settings=final.settings, reasons=(*found.reasons, *final.reasons))
+        reasons = (*found.reasons, *final.reasons, *self._measured(found.demand))
+        return replace(found, settings=final.settings, overridden=final.overridden, reasons=reasons)
+
+    def _measured(self, demand: Demand) -> tuple[Reason, ...]:
+        residual = self.measured.memory.get(ran(self.candidate))
+        if residual is None:
+            return ()
+        expected = expect(self.candidate.image.runtime, demand, budget=self.budget)
+        return (Reason("memory_measured", corrected(expected, residual).text),)
 
     def _too_big(self, terms: Terms) -> Rejected:
         candidate = self.candidate
         contexts, slots = self._contexts(), self._slots()
-        budget = budget_of(candidate, self.facts)
         demand = replace(self._demand(terms), context=contexts[0], parallel=slots[-1])
         if candidate.image.runtime is Runtime.VLLM and demand.shape is not None and demand.shape.linear_layers:
             demand = replace(demand, state_bits=16)
         refused = refuses(terms, candidate, Size(contexts[0], slots[-1], self.length, demand.batch))
-        smallest = forecast(candidate, demand, budget)
+        smallest = self.forecast(demand)
         if refused is not None and fits(smallest):
             return turned_down(candidate, refused)
         known = f"{candidate.evidence}: " if candidate.drafter is not None else ""
-        less = giving_up.less(demand, lambda d: fits(forecast(candidate, d, budget)), self.wish)
+        less = giving_up.less(candidate.image.runtime, demand, lambda d: fits(self.forecast(d)), self.wish)
         text = f"{known}needs {explain(smallest)}{less}"
         return replace(candidate.reject("too_big", text, candidate.variant.source), expected_memory=smallest)
 

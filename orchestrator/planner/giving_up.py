@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from orchestrator.kinds import Backend, KvType
+from orchestrator.kinds import KvType
 from orchestrator.memory_fit import Demand
+from orchestrator.models import Runtime
 from orchestrator.planner import sizes
 from orchestrator.planner.wishes import Preferences
 
 _SHORTEST = 1024
+_SMALLER = {
+    Runtime.LLAMA_CPP: {KvType.F16: KvType.Q8_0, KvType.Q8_0: KvType.Q4_0},
+    Runtime.VLLM: {KvType.BF16: KvType.FP8, KvType.F16: KvType.FP8},
+    Runtime.SGLANG: {KvType.BF16: KvType.FP8_E4M3, KvType.F16: KvType.FP8_E4M3},
+}
 
 
-def less(demand: Demand, fits: Callable[[Demand], bool], wish: Preferences) -> str:
-    """`; it would fit with ...`: each thing that alone makes it fit, in the order in which one misses it least."""
-    found = list(_each(demand, fits, wish))
+def less(runtime: Runtime, demand: Demand, fits: Callable[[Demand], bool], wish: Preferences) -> str:
+    """`; it would fit with ...`: each thing that alone makes it fit, in the order in which one misses it least; else
+    all of them together."""
+    found = list(_each(runtime, demand, fits, wish))
     if found:
-        return f"; it would fit with {' or with '.join(found)}"
-    return "; no smaller context and no other KV type make it fit"
+        return f"; it would fit with {', or with '.join(found)}"
+    least = replace(demand, parallel=1, context=min(demand.context, sizes.LEAST_GPU))
+    if (wish.parallel or wish.context) and fits(least):
+        return f"; it would fit with parallel 1 and context {least.context}"
+    return "; less context, fewer sequences or another KV type do not make it fit"
 
 
-def _each(demand: Demand, fits: Callable[[Demand], bool], wish: Preferences) -> Iterator[str]:
+def _each(runtime: Runtime, demand: Demand, fits: Callable[[Demand], bool], wish: Preferences) -> Iterator[str]:
     if wish.parallel is not None:
         fewer = _most(demand.parallel, lambda n: fits(replace(demand, parallel=n)))
         if fewer is not None:
@@ -31,20 +41,9 @@ def _each(demand: Demand, fits: Callable[[Demand], bool], wish: Preferences) -> 
         shorter = max((c for c in usual if fits(replace(demand, context=c))), default=None)
         if shorter is not None:
             yield f"context {shorter}"
-    if wish.kv is None and demand.kv in _HALF:
-        kv = _half(demand)
-        if fits(replace(demand, kv=kv)):
-            yield f"KV type {kv}"
-
-
-_HALF = frozenset({KvType.F16, KvType.BF16, KvType.F32})
-
-
-def _half(demand: Demand) -> KvType:
-    """The 8-bit type of the runtime: llama.cpp starts from f16, vLLM from bfloat16."""
-    if demand.kv is KvType.F16:
-        return KvType.Q8_0
-    return KvType.FP8 if demand.backend in (Backend.CUDA, Backend.ROCM) else KvType.FP8_E4M3
+    smaller = _SMALLER[runtime].get(demand.kv)
+    if smaller is not None and demand.flash_attention and fits(replace(demand, kv=smaller)):
+        yield f"KV type {smaller}"
 
 
 def _most(parallel: int, fits: Callable[[int], bool]) -> int | None:

@@ -55,7 +55,7 @@ class Row(Frozen):
 
 
 class Batching(Row):
-    """All requests' decode speed next to one alone, without speculation."""
+    """All requests' decode speed next to one alone without speculation; or that of several devices next to one's."""
 
     at: tuple[int, ...]
     times: tuple[float, ...]
@@ -88,6 +88,7 @@ class Priors(Frozen):
     """All of them."""
 
     batching: tuple[Batching, ...]
+    sharing: tuple[Batching, ...]
     gain: tuple[Gain, ...]
     draft: tuple[Draft, ...]
 
@@ -103,6 +104,12 @@ def shipped() -> Priors:
 def batching(seen: Seen) -> Batching:
     """The row for this runtime and device; without one a runtime is taken to serve one request at a time."""
     return first(shipped().batching, seen) or Batching(at=(1,), times=(1.0,), source="nothing is known")
+
+
+@cache
+def sharing(seen: Seen) -> Batching:
+    """What several devices make of one device's speed; without a row they only hold more."""
+    return first(shipped().sharing, seen) or Batching(at=(1,), times=(1.0,), source="nothing is known")
 
 
 @cache

@@ -19,8 +19,13 @@ from orchestrator.planner.priors import Seen
 
 UNTRIED = 0.8
 """What an untried combination's expected speed is multiplied with: it may not work, and is tried all the same."""
+REPORTED = 0.85
+"""The same where the catalogue has a report of this very combination, for another version or without a proof."""
 UNTRIED_PLAIN = 0.95
 """The same without speculation: what loads the weights and decodes them seldom fails."""
+AGAINST_ADVICE = 0.6
+"""What is left where a wish stands against settings that are known to be needed: 74 of 132 tok/s for DFlash2 with an
+fp8 KV cache on two RTX 3090 (club-3090 @4a29ab57 BENCHMARKS.md)."""
 TIGHT = 8192
 """A context below this is worth less, unless the model has no longer one."""
 SCHEDULED = 0.9
@@ -36,6 +41,7 @@ class Sized:
     context: int
     asked_context: bool
     scheduled: bool
+    overridden: bool = False
 
 
 def moe(candidate: Candidate) -> bool:
@@ -84,8 +90,9 @@ def gain_at(candidate: Candidate, concurrency: int, *, scheduled: bool) -> float
 
 
 def batched(candidate: Candidate, concurrency: int) -> float:
-    """What all requests together decode next to one alone."""
-    return priors.batching(seen(candidate)).factor(max(concurrency, 1))
+    """What all requests together decode next to one alone on one device."""
+    shared = priors.sharing(seen(candidate)).factor(candidate.tensor_parallel)
+    return priors.batching(seen(candidate)).factor(max(concurrency, 1)) * shared
 
 
 def units(candidates: Iterable[Candidate], measured: Measured) -> float:
@@ -104,9 +111,18 @@ def score(sized: Sized, concurrency: int, speed: Speed | None, unit: float) -> f
     alone = gain(candidate)[0]
     there = gain_at(candidate, concurrency, scheduled=sized.scheduled)
     base = candidate.image.speed * alone if speed is None else speed.tokens_s / unit
-    untried = UNTRIED_PLAIN if candidate.method is Method.NONE else UNTRIED
-    trust = 1.0 if candidate.evidence is Evidence.PROVEN or speed is not None else untried
+    trust = 1.0 if speed is not None else _trust(candidate)
+    if sized.overridden:
+        trust *= AGAINST_ADVICE
     return base / alone * there * batched(candidate, concurrency) * _room(sized) * trust
+
+
+def _trust(candidate: Candidate) -> float:
+    if candidate.evidence is Evidence.PROVEN:
+        return 1.0
+    if candidate.method is Method.NONE and candidate.known is None:
+        return UNTRIED_PLAIN
+    return UNTRIED if candidate.known is None else REPORTED
 
 
 def _room(sized: Sized) -> float:

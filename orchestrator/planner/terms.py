@@ -7,7 +7,7 @@ refuses is refused, for the engine would not start or not be right.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from orchestrator.catalogue.restrictions import Limits, Restriction, Situation, holding
 from orchestrator.kinds import KvType
@@ -39,8 +39,10 @@ class Terms:
     limits: tuple[tuple[Restriction, Limits], ...] = ()
     reasons: tuple[Reason, ...] = ()
     refused: Restriction | None = None
-    sized: tuple[Restriction, ...] = field(default=())
+    sized: tuple[Restriction, ...] = ()
     """Those that speak about sizes: they are asked again for each size."""
+    overridden: bool = False
+    """Whether a wish stands against what a restriction would settle."""
 
     def most(self, what: str) -> tuple[int, Restriction] | None:
         """The lowest limit of `context`, `parallel`, `draft_tokens` or `batch`, and who set it."""
@@ -81,8 +83,10 @@ def settle(candidate: Candidate, wish: Preferences, known: Sequence[Restriction]
     refused = next((r for r in held if r.effect == "refuse"), None)
     limits = tuple((r, r.limits) for r in held if r.effect == "limit")
     reasons = [_set_reason(r, settings) for r in applied.values()]
+    overridden = any(_other(r, settings) for r in applied.values())
     reasons += [Reason(r.id, r.text, r.source) for r in held if r.effect == "warn"]
-    return Terms(settings, limits, tuple(reasons), refused, tuple(r for r in known if _speaks_of_size(r)))
+    about_size = tuple(r for r in known if _speaks_of_size(r))
+    return Terms(settings, limits, tuple(reasons), refused, about_size, overridden)
 
 
 def refuses(terms: Terms, candidate: Candidate, size: Size) -> Restriction | None:
@@ -141,12 +145,8 @@ def situation(candidate: Candidate, settings: Settings, size: Size) -> Situation
         draft_tokens=size.draft_tokens,
         batch=size.batch,
         tensor_parallel=candidate.tensor_parallel,
+        memory=None if device is None or not device.memory_total else candidate.tensor_parallel * device.memory_total,
     )
-
-
-def sized(size: Size, *, context: int, parallel: int) -> Size:
-    """The same with sequences of this length, this many."""
-    return replace(size, context=context, parallel=parallel)
 
 
 def _of_combination(candidate: Candidate) -> Settings:
@@ -156,14 +156,20 @@ def _of_combination(candidate: Candidate) -> Settings:
 
 def _set_reason(r: Restriction, settings: Settings) -> Reason:
     """What was settled; and where a wish stood against it, that the wish stands."""
-    other = [
-        name
-        for name in type(r.settings).model_fields
-        if name != "env" and (asked := getattr(r.settings, name)) is not None and asked != getattr(settings, name)
-    ]
+    other = _other(r, settings)
     kept = "" if not other else f" (not taken over: {', '.join(other)}, for something else was asked for or is known)"
     return Reason(r.id, f"{r.text}{kept}", r.source)
 
 
+def _other(r: Restriction, settings: Settings) -> list[str]:
+    """What a restriction would settle, and something that comes before it settled otherwise."""
+    return [
+        name
+        for name in type(r.settings).model_fields
+        if name != "env" and (asked := getattr(r.settings, name)) is not None and asked != getattr(settings, name)
+    ]
+
+
 def _speaks_of_size(r: Restriction) -> bool:
-    return any(b is not None for b in (r.parallel_above, r.draft_tokens_above, r.context_above))
+    bounds = (r.parallel_above, r.draft_tokens_above, r.context_above, r.batch_above)
+    return any(bound is not None for bound in bounds)

@@ -53,9 +53,9 @@ def test_a_gain_falls_to_one_at_its_crossover(alone: float, crossover: int) -> N
 
 def test_priors_say_their_sources() -> None:
     shipped = priors.shipped()
-    rows = (*shipped.batching, *shipped.gain, *shipped.draft)
+    rows = (*shipped.batching, *shipped.sharing, *shipped.gain, *shipped.draft)
     assert all(len(row.source) > 10 for row in rows)
-    for row in shipped.batching:
+    for row in (*shipped.batching, *shipped.sharing):
         assert row.at[0] == 1
         assert row.times[0] == 1.0
         assert len(row.at) == len(row.times)

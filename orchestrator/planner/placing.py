@@ -1,0 +1,84 @@
+"""On which of a kind of devices, and on how many: as few as hold a candidate at a usual size. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from orchestrator.models import Runtime
+from orchestrator.plan import Plan, Reason, Rejected
+from orchestrator.planner.candidates import Candidate
+from orchestrator.planner.fitting import Fitted
+from orchestrator.planner.places import TOGETHER, Places
+from orchestrator.planner.sizes import worth
+from orchestrator.planner.wishes import Preferences
+
+Built = tuple[Fitted, Plan]
+TOO_BIG = "too_big"
+_HELPED = frozenset({TOO_BIG, "too_many_slots", "context_limit"})
+"""What more devices can help against: some limits are those of little memory."""
+ROOMY = 32768
+"""A context below this is cramped: agents' prompts are longer. Identical GPUs that are free are taken to it then."""
+_SHARES_HEADS = frozenset({Runtime.VLLM, Runtime.SGLANG})
+
+
+def place(
+    candidate: Candidate, places: Places, wish: Preferences, one: Callable[[Candidate], Built | Rejected]
+) -> list[Built] | Rejected:
+    """The candidate as built by `one` on as few devices as hold it; where that is cramped, on more as well.
+
+    The rejection is that of the fewest devices: what more of them would not help against is told once.
+    """
+    first: Rejected | None = None
+    found: list[Built] = []
+    for number in TOGETHER if wish.tensor_parallel is None else (wish.tensor_parallel,):
+        unshared = _unshared(candidate, number)
+        if unshared is not None:
+            first = first or unshared
+            continue
+        fitting: list[Built] = []
+        for choice in places.choices(candidate.devices, number):
+            outcome = one(replace(candidate, devices=choice))
+            if not isinstance(outcome, Rejected):
+                fitting.append(outcome)
+            else:
+                first = first or outcome
+        if fitting:
+            best = max(fitting, key=lambda built: worth(built[0].context, built[0].parallel))
+            found.append(_told(best, first, wish.tensor_parallel))
+            if not _cramped(best[0], wish):
+                break
+        elif first is not None and first.code not in _HELPED and wish.tensor_parallel is None:
+            break
+    if found:
+        return found
+    return first or candidate.reject("too_few_gpus", f"there are no {wish.tensor_parallel} GPUs of this kind")
+
+
+def _cramped(fitted: Fitted, wish: Preferences) -> bool:
+    """Whether more memory would give a usual context that this lacks."""
+    longest = None if fitted.candidate.shape is None else fitted.candidate.shape.max_context
+    return wish.context is None and fitted.context < min(ROOMY, longest or ROOMY)
+
+
+def _unshared(candidate: Candidate, number: int) -> Rejected | None:
+    """Why so many devices cannot share the model."""
+    shape = candidate.shape
+    if number == 1 or shape is None or candidate.image.runtime not in _SHARES_HEADS:
+        return None
+    if shape.heads is not None and shape.heads % number:
+        text = f"{shape.heads} attention heads cannot be shared by {number} GPUs evenly"
+        return candidate.reject("heads_not_shared", text, "vLLM 0.33.0 config/model.py")
+    return None
+
+
+def _told(built: Built, refused: Rejected | None, wished: int | None) -> Built:
+    """With the reason why one device was not enough."""
+    fitted, plan = built
+    number = fitted.candidate.tensor_parallel
+    if number == 1:
+        return built
+    why = "for fewer would leave it less context" if refused is None else f"for fewer do not hold it: {refused.text}"
+    if wished is not None:
+        why = "as was asked for"
+    return fitted, replace(plan, reasons=(*plan.reasons, Reason("several_gpus", f"{number} GPUs share it, {why}")))
