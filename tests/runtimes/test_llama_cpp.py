@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method
 from orchestrator.runtimes import LaunchRequest, adapter, diagnose, flags_of
+from orchestrator.runtimes.llama_cpp import builds
+from orchestrator.settings import Settings
 
 LLAMA = adapter(Runtime.LLAMA_CPP)
 PLAIN = LaunchRequest(model="/models/target/m.gguf", names=("tiny", "Tiny"), context=2048, parallel=2, threads=1)
@@ -44,16 +47,136 @@ def test_plain_has_no_trace_of_speculation_and_no_key_in_argv() -> None:
 
 def test_every_flag_is_declared() -> None:
     drafted = replace(PLAIN, drafter="/models/drafter/d.gguf", draft_tokens=3)
+    settled = Settings(draft_kv=KvType.Q8_0, mmap=False, prefix_caching=False, batch=4096)
     emitted: set[str] = set()
     for request in (
         PLAIN,
         *(replace(drafted, method=m) for m in Method),
         replace(drafted, method=Method.NGRAM, ngram=Ngram(kind="simple", match=4, longest=8)),
-        replace(PLAIN, backend=Backend.CUDA, kv=KvType.Q8_0, prompt_cache=256 << 20),
+        replace(PLAIN, backend=Backend.CUDA, kv=KvType.Q8_0, prompt_cache=256 << 20, tensor_parallel=2),
+        replace(drafted, method=Method.DFLASH, settings=settled),
+        replace(PLAIN, settings=settled, version="b10068"),
         replace(PLAIN, port="{port}"),
     ):
         emitted |= flags_of(LLAMA.command(request).argv)
     assert emitted == LLAMA.flags
+
+
+def words(**change: Any) -> str:
+    return " ".join(LLAMA.command(replace(PLAIN, **change)).argv)
+
+
+@pytest.mark.parametrize(
+    ("version", "has", "lacks"),
+    [
+        (None, "--load-mode none", "--no-mmap"),
+        ("b11434", "--load-mode none", "--no-mmap"),
+        ("b10434", "--load-mode none", "--no-mmap"),
+        ("b10068", "--no-mmap", "--load-mode"),
+        ("b9294", "--no-mmap", "--load-mode"),
+    ],
+)
+def test_mapping_is_switched_off_in_the_words_of_the_build(version: str | None, has: str, lacks: str) -> None:
+    said = words(version=version, settings=Settings(mmap=False))
+    assert has in said
+    assert lacks not in said
+
+
+def test_mapping_is_off_with_rocm_on_strix_halo_unless_somebody_settled_it() -> None:
+    strix = {"backend": Backend.ROCM, "arch": "gfx1151"}
+    assert "--load-mode none" in words(**strix)
+    assert "--load-mode mmap" in words(**strix, settings=Settings(mmap=True))
+    assert "--load-mode" not in words(backend=Backend.ROCM, arch="gfx1100")
+    assert "--load-mode" not in words(backend=Backend.VULKAN, arch="gfx1151")
+
+
+def test_an_old_build_is_not_given_a_method_that_it_lacks() -> None:
+    drafted = {"method": Method.DFLASH, "drafter": "/models/d", "draft_tokens": 7}
+    for version, code in (("b9294", "method_unknown"), ("b10068", None), ("b9010", "version_unsupported")):
+        reason = LLAMA.refuses(replace(PLAIN, **drafted, version=version))  # type: ignore[arg-type]
+        assert (reason.code if reason else None) == code
+    assert LLAMA.refuses(replace(PLAIN, **drafted | {"method": Method.DSPARK}, version="b10068"))  # type: ignore[arg-type]
+    assert not LLAMA.refuses(replace(PLAIN, **drafted | {"method": Method.DSPARK}))  # type: ignore[arg-type]
+
+
+def test_every_flag_is_known_to_the_build_that_it_is_said_to() -> None:
+    drafted = replace(PLAIN, drafter="/models/d", draft_tokens=3, settings=Settings(mmap=False, p_min=0.5))
+    for version in (None, *(f"b{build}" for build in builds.table().builds)):
+        for method in Method:
+            request = replace(drafted, method=method, version=version, backend=Backend.CUDA, tensor_parallel=2)
+            if LLAMA.refuses(request) is None:
+                for flag in flags_of(LLAMA.command(request).argv):
+                    assert builds.knows(builds.build_of(version), flag), (version, flag)
+
+
+TWO: dict[str, Any] = {"backend": Backend.CUDA, "tensor_parallel": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"backend": Backend.CPU}, None),
+        ({"backend": Backend.CUDA}, "--device CUDA0 -ngl 999 --fit off --metrics"),
+        ({"backend": Backend.ROCM}, "--device ROCm0 -ngl 999 --fit off --metrics"),
+        (TWO, "--device CUDA0,CUDA1 -ngl 999 --fit off --split-mode tensor"),
+        (TWO | {"mla": True}, "--split-mode layer"),
+        (TWO | {"kv": KvType.Q8_0}, "--split-mode layer"),
+        (TWO | {"kv": KvType.Q8_0, "version": "b11434"}, "--split-mode tensor"),
+        (TWO | {"settings": Settings(flash_attention=False)}, "--split-mode layer"),
+        (TWO | {"backend": Backend.VULKAN}, "--device Vulkan0,Vulkan1 -ngl 999 --fit off --split-mode layer"),
+    ],
+)  # fmt: skip
+def test_devices(change: dict[str, Any], said: str | None) -> None:
+    line = words(**change)
+    assert said in line if said else "--device" not in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (Settings(flash_attention=False), "-fa off"),
+        (Settings(flash_attention=True), "-fa on"),
+        (Settings(batch=1024), "-ub 1024 --metrics"),
+        (Settings(batch=4096), "-ub 4096 -b 4096"),
+        (Settings(prefix_caching=False), "--no-cache-prompt"),
+    ],
+)
+def test_settings(settings: Settings, said: str) -> None:
+    assert said in words(settings=settings)
+
+
+def test_settings_of_drafting() -> None:
+    drafted = {"method": Method.DFLASH, "drafter": "/models/d", "draft_tokens": 7}
+    said = words(**drafted, settings=Settings(p_min=0.6, draft_kv=KvType.Q8_0))
+    assert "--spec-draft-n-max 7 --spec-draft-p-min 0.6 --spec-draft-type-k q8_0 --spec-draft-type-v q8_0" in said
+    assert "p-min" not in words(**drafted)
+    assert "--spec-draft-p-min 0.75" in words(**drafted | {"method": Method.DRAFT})
+    assert "-md /models/d" in words(**drafted | {"method": Method.MTP})  # an `mtp-*.gguf` beside the model
+    assert "--spec-ngram-mod-n-match 32" in words(
+        method=Method.NGRAM, draft_tokens=8, settings=Settings(ngram_least=32)
+    )
+
+
+def test_settled_environment_cannot_replace_the_key() -> None:
+    env = {"LLAMA_API_KEY": "mine", "HSA_NO_SCRATCH_RECLAIM": "0", "A": "b"}
+    request = replace(PLAIN, backend=Backend.ROCM, arch="gfx1151", settings=Settings(env=env))
+    found = LLAMA.command(request).env
+    assert found["LLAMA_API_KEY"] == "{key}"
+    assert (found["A"], found["HSA_NO_SCRATCH_RECLAIM"]) == ("b", "0")
+    assert LLAMA.command(replace(request, settings=Settings())).env["HSA_NO_SCRATCH_RECLAIM"] == "1"
+
+
+def test_removed_options_have_a_new_name() -> None:
+    assert builds.replacement("--draft-max") == "--spec-draft-n-max"
+    assert builds.replacement("--no-mmap") == "--load-mode none"
+    assert builds.replacement("-c") is None
+    assert not builds.knows(11434, "--draft-max")
+    assert builds.knows(10793, "--no-mmap")
+    assert not builds.knows(10883, "--no-mmap")
+    assert not builds.knows(None, "--no-mmap")
+    assert not builds.knows(11434, "--frobnicate")
+    assert builds.build_of("b11434") == builds.build_of("11434") == 11434
+    assert builds.build_of("0.6.0-dev") is None
 
 
 @pytest.mark.parametrize(
@@ -62,6 +185,14 @@ def test_every_flag_is_declared() -> None:
         ({"method": Method.DFLASH, "draft_tokens": 7}, "no_drafter"),
         ({"method": Method.MTP, "draft_tokens": 0}, "no_draft_tokens"),
         ({"kv": KvType.FP8}, "kv_type"),
+        ({"kv": KvType.Q5_0, "backend": Backend.CUDA}, "kv_type"),
+        ({"kv": KvType.Q5_0, "backend": Backend.CUDA, "version": "b11434"}, None),
+        ({"kv": KvType.IQ4_NL, "backend": Backend.CUDA, "version": "b11434"}, "kv_type"),
+        ({"kv": KvType.IQ4_NL}, None),
+        ({"kv": KvType.Q8_0, "settings": Settings(flash_attention=False)}, "kv_type"),
+        ({"settings": Settings(draft_kv=KvType.FP8)}, "kv_type"),
+        ({"method": Method.DFLASH, "drafter": "/d", "draft_tokens": 7, "parallel": 5}, "too_many_slots"),
+        ({"method": Method.EAGLE3, "drafter": "/d", "draft_tokens": 7, "parallel": 5}, None),
         ({}, None),
     ],
 )
