@@ -190,7 +190,7 @@ class Adopter:
         if engine.pid is not None:
             engine.follow(engine.pid)
         if engine.port is not None:
-            self._c.runner.ports.keep(engine.port)
+            await asyncio.to_thread(self._c.runner.ports.keep, engine.port)
         loading = engine.state is not State.READY
         if not loading:
             path = adapter(engine.plan.runtime).health_path

@@ -140,7 +140,7 @@ async def assemble(
             admission=admission,
             model_folders=lambda: planning.model_folders,
             gateway=gateway,
-            ports=Ports(clock.now),
+            ports=await asyncio.to_thread(Ports, clock.now, paths.engine_ports, boot=boot),
             clock=clock,
             timing=timing,
             log_bytes=lambda: planning.log_bytes,

@@ -43,11 +43,15 @@ class Answer:
 
 
 class EngineUnreachable(EngineFailed):
-    """Nobody answers on the engine's socket, or not in time: `busy` when somebody listens and is only slow."""
+    """Nobody answers on the engine's socket or port, or not in time.
 
-    def __init__(self, detail: str, *, busy: bool = False) -> None:
+    `busy` is when somebody listens and is only slow, `connected` when it came to a connection at all.
+    """
+
+    def __init__(self, detail: str, *, busy: bool = False, connected: bool = True) -> None:
         super().__init__("engine_unreachable", detail)
         self.busy = busy
+        self.connected = connected
 
 
 class SocketReplaced(EngineUnreachable):
@@ -67,6 +71,7 @@ class EngineClient:
     def __init__(self, *, socket: str | None, port: int | None, key: str, timeout: float) -> None:
         if (socket is None) == (port is None):
             raise ValueError("an engine has a socket or a port")
+        self._socket = socket is not None
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(retries=0) if socket is None else _transport(socket),
             base_url="http://engine" if socket else f"http://127.0.0.1:{port}",
@@ -108,6 +113,11 @@ class EngineClient:
                 return Answer(response.status_code, b"".join(parts))
         except NotASocket as error:
             raise SocketReplaced(str(error)) from error
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            # a full backlog of a unix socket is a timeout too: there somebody listens
+            busy = self._socket and isinstance(error, httpx.ConnectTimeout)
+            text = f"{method} {path}: {type(error).__name__} {error}".rstrip()
+            raise EngineUnreachable(text, busy=busy, connected=False) from error
         except httpx.TimeoutException as error:
             raise EngineUnreachable(f"{method} {path}: no answer in time", busy=True) from error
         except httpx.HTTPError as error:

@@ -79,6 +79,11 @@ class Paths:
         return self.run_dir / "engines"
 
     @property
+    def engine_ports(self) -> Path:
+        """Which loopback ports engines have, and since when the others rest."""
+        return self.run_dir / "ports.json"
+
+    @property
     def control_socket(self) -> Path:
         return self.run_dir / "control.sock"
 

@@ -45,21 +45,30 @@ async def wait_healthy(
     clock: Clock,
     limit: float,
     seen: Callable[[str], None],
+    cut_off: Callable[[], EngineFailed | None] = lambda: None,
 ) -> None:
     """Poll until the engine says it has loaded; raises `EngineFailed` `load_timed_out` after `limit` seconds.
 
-    `seen` is told what the engine says meanwhile. The caller watches for the engine's exit.
+    `seen` is told what the engine says meanwhile. `cut_off` (a few file reads) is asked where it does not even come
+    to a connection: the failure that it gives is raised once it has held for `timing.cut_off` seconds. The caller
+    watches for the engine's exit.
     """
     end = clock.now() + limit
     pause = timing.engine_poll
+    since: float | None = None
     while True:
         try:
             answer = await client.get(adapter.health_path, timeout=timing.engine_call)
         except SocketReplaced:
             raise
-        except EngineUnreachable:
+        except EngineUnreachable as error:
+            failure = None if error.connected else await asyncio.to_thread(cut_off)
+            since = None if failure is None else (since or clock.now())
+            if failure is not None and since is not None and clock.now() - since >= timing.cut_off:
+                raise failure from None
             seen("not listening yet")
         else:
+            since = None
             if answer.status == HTTP_OK:
                 return
             loading = answer.status in adapter.loading_statuses
@@ -167,6 +176,9 @@ def chat_text(answer: object) -> str | None:
 
 
 def _drafted(before: EngineCounters | None, after: EngineCounters | None) -> int:
+    """Tokens drafted; for an engine that counts its drafts alone (SGLang), those."""
+    if after is not None and after.drafted is None:
+        return _growth(None if before is None else before.drafts, after.drafts)
     return _growth(None if before is None else before.drafted, None if after is None else after.drafted)
 
 

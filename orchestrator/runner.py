@@ -20,7 +20,7 @@ import structlog
 from containers import labels as container_labels
 from containers.errors import ContainerError, ImageMissing
 from containers.podman import Podman
-from containers.ports import Ports
+from containers.ports import Ports, listens
 from containers.spec import CacheVolume, ContainerSpec, ContainerState, LogLine, Mount, Network
 from containers.validator import Rules, validate
 from orchestrator import proof
@@ -161,6 +161,7 @@ class Runner:
                         clock=self.clock,
                         limit=limit,
                         seen=lambda detail: seen(State.LOADING, detail),
+                        cut_off=self._cut_off(engine),
                     ),
                 )
                 engine.move(State.WARMING)
@@ -174,6 +175,26 @@ class Runner:
         finally:
             self.admission.settle(engine.id)
         return proven
+
+    def _cut_off(self, engine: Engine) -> Callable[[], EngineFailed | None]:
+        """Asked when nobody answers from outside: the failure of an engine that listens inside all the same.
+
+        A Podman service that died inside a start may have left a rule that leads its port elsewhere, and nothing
+        but another port helps (found with Podman 4.3.1; `podman network reload` does not).
+        """
+
+        def ask() -> EngineFailed | None:
+            if engine.port is None or engine.pid is None or not listens(engine.pid, CONTAINER_PORT):
+                return None
+            return EngineFailed(
+                "port_dead",
+                f"{engine.name} listens in its container, and its port {engine.port} leads nowhere",
+                retryable=True,
+                hint="it gets another port at the next start; `iptables -t nat -S | grep 17` shows rules left behind",
+                evidence={"port": engine.port},
+            )
+
+        return ask
 
     async def _read_host(self) -> None:
         """What is free now. A reading that fails is no reason to lose an engine that works, or to keep one."""
@@ -195,7 +216,7 @@ class Runner:
         folder = await asyncio.to_thread(make_socket_folder, self.paths, engine.id)
         await asyncio.to_thread(write_key, self.paths, engine.id, engine.key)
         if not engine.plan.socket:
-            engine.port = self.ports.take()
+            engine.port = await asyncio.to_thread(self.ports.take)
         spec = self.spec(engine, str(folder))
         validate(spec, self.rules(engine))
         await asyncio.to_thread(check_mounted, engine.plan)  # after the validator: nobody else's paths are asked about
@@ -360,7 +381,7 @@ class Runner:
                 await self._gone(engine)
         engine.unfollow()
         if engine.port is not None:
-            self.ports.give_back(engine.port)
+            await asyncio.to_thread(self.ports.give_back, engine.port)
             engine.port = None
         await asyncio.to_thread(remove_files, self.paths, engine.id)
         await self._read_host()

@@ -27,6 +27,7 @@ class Timing:
     drain: float = 300.0
     stop_grace: float = 10.0
     shutdown: float = 30.0
+    cut_off: float = 20.0  # an engine that listens inside and is dead from outside is given up after so long
     guard_kill: float = 2.0  # memory is short -> the engine's process has gone; the bar of the memory guard
 
     # not before what matters has begun: never scaled

@@ -13,7 +13,7 @@ from orchestrator.kinds import Backend
 from orchestrator.measured import NOTHING, Measured
 from orchestrator.memory_fit import PROMPT_CACHE, explain, vllm_pool
 from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Variant
-from orchestrator.plan import MODEL_FOLDER, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
+from orchestrator.plan import MODEL_FOLDER, PORT, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate
 from orchestrator.planner.fitting import Fitted
 from orchestrator.planner.terms import eager_of, prefix_caching_of
@@ -146,7 +146,6 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         kv_pool=None if pool is None else pool.bytes,
         memory_share=_share(fitted),
         state_bits=demand.state_bits,
-        recurrent=candidate.shape is not None and candidate.shape.linear_layers > 0,
         batch=demand.batch if candidate.image.runtime is Runtime.VLLM else None,
         eager=eager_of(candidate, settings),
         mla=candidate.shape is not None and candidate.shape.kv_lora_rank is not None,
@@ -158,6 +157,7 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         tensor_parallel=candidate.tensor_parallel,
         trust_remote_code=candidate.variant.trust_remote_code,
         settings=settings,
+        port=None if adapter(candidate.image.runtime).socket else PORT,
     )
 
 

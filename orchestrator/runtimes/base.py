@@ -45,8 +45,6 @@ class LaunchRequest:
     kv_pool: int | None = None
     memory_share: float | None = None
     state_bits: int = 32
-    recurrent: bool = False
-    """The model is a hybrid: each of its sequences has a recurrent state."""
     batch: int | None = None
     eager: bool = False
     mla: bool = False

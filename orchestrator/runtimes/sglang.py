@@ -196,7 +196,7 @@ def _prefixes_and_states(request: LaunchRequest) -> list[str]:
     said = request.settings.prefix_caching
     caching = request.prefix_caching if said is None else said
     argv = [] if caching else ["--disable-radix-cache"]
-    if request.recurrent:
+    if request.hybrid:
         argv += ["--max-mamba-cache-size", str(request.parallel * (STATES_SHARED if caching else 1))]
     if request.state_bits == 16:
         argv += ["--mamba-ssm-dtype", "float16"]

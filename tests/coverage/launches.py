@@ -50,7 +50,6 @@ SIDE: Mapping[str, tuple[Any, ...]] = {
     "kv_pool": (1 << 30,),
     "memory_share": (0.5,),
     "state_bits": (16,),
-    "recurrent": (True,),
     "batch": (4096,),
     "eager": (True,),
     "mla": (True,),

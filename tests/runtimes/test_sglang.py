@@ -110,7 +110,7 @@ def test_what_only_some_versions_know() -> None:
 
 
 def test_a_hybrid_says_how_many_states() -> None:
-    hybrid = replace(CUDA, recurrent=True, state_bits=16)
+    hybrid = replace(CUDA, hybrid=True, state_bits=16)
     assert said(hybrid)["--max-mamba-cache-size"] == "20"
     assert said(hybrid)["--mamba-ssm-dtype"] == "float16"
     without = said(replace(hybrid, prefix_caching=False))
