@@ -13,6 +13,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from orchestrator.known_shapes.matching import match
 from orchestrator.models import Shape
 from orchestrator.plan import Method
 
@@ -37,6 +38,8 @@ class Known:
     source: str
     parameters: int | None = None
     expert_parameters: int = 0
+    expert_width: int | None = None
+    """Of one expert, where engines pad it."""
     vision: int = 0
     mtp: int = 0
     native: str | None = None
@@ -58,6 +61,8 @@ class KnownDrafter:
     source: str
     shape: Shape | None = None
     draft_tokens: int | None = None
+    words: tuple[str, ...] = ()
+    """What a text says of it that it does not say of others of the method."""
     sizes: tuple[Size, ...] = ()
 
 
@@ -95,6 +100,7 @@ def drafters() -> tuple[KnownDrafter, ...]:
         given = dict(table)
         given["method"] = Method(given["method"])
         given["targets"] = tuple(given["targets"])
+        given["words"] = tuple(given.get("words", ()))
         given["sizes"] = tuple(Size(**size) for size in given.get("sizes", ()))
         if "shape" in given:
             given["shape"] = Shape(**given["shape"])
@@ -102,13 +108,14 @@ def drafters() -> tuple[KnownDrafter, ...]:
     return tuple(found)
 
 
-def drafter_for(target: str, method: Method) -> KnownDrafter | None:
-    """The drafter of that method for a known model, by the model's name here; None when none is known."""
-    return next((d for d in drafters() if target in d.targets and d.method is method), None)
+def drafter_for(target: str, method: Method, text: str = "") -> KnownDrafter | None:
+    """The drafter of that method for a known model, by the model's name here, and one that a text speaks of first;
+    None when none is known."""
+    fitting = [d for d in drafters() if target in d.targets and d.method is method]
+    told = [d for d in fitting if any(word in text.lower() for word in d.words)]
+    return next(iter(told or [d for d in fitting if not d.words] or fitting), None)
 
 
 def find(text: str) -> Known | None:
     """The model that a text names; None when it names none, several, or something made from one."""
-    from orchestrator.known_shapes.matching import match
-
     return match(text, known())

@@ -41,16 +41,17 @@ def match(text: str, models: Sequence[Known]) -> Known | None:
 @lru_cache(maxsize=4096)
 def _match(text: str, models: tuple[Known, ...]) -> Known | None:
     best: list[Known] = []
-    length = 0
+    rank = (0, 0)
     chunks = [words(chunk) for chunk in _CHUNK.split(text)]
     everything = words(text)
     for model in models:
         for name in model.names:
             wanted = words(name)
-            if len(wanted) < length or not _named(wanted, chunks, everything, model):
-                continue
-            if len(wanted) > length:
-                best, length = [], len(wanted)
+            at = _named(wanted, chunks, everything, model)
+            if at is None or (len(wanted), -at) < rank:
+                continue  # the longest name wins, then the one that is named first
+            if (len(wanted), -at) > rank:
+                best, rank = [], (len(wanted), -at)
             if model not in best:
                 best.append(model)
     if not best or any(model.shape != best[0].shape for model in best):
@@ -58,13 +59,16 @@ def _match(text: str, models: tuple[Known, ...]) -> Known | None:
     return best[0]
 
 
-def _named(wanted: tuple[str, ...], chunks: Sequence[tuple[str, ...]], everything: tuple[str, ...], model: Known) -> bool:
-    for chunk in chunks:
+def _named(
+    wanted: tuple[str, ...], chunks: Sequence[tuple[str, ...]], everything: tuple[str, ...], model: Known
+) -> int | None:
+    """At which part of the text a name stands; None when it does not."""
+    for position, chunk in enumerate(chunks):
         at = _within(wanted, chunk)
         if at is not None:
-            return not _contradicted(chunk, wanted, at, model)
+            return None if _contradicted(chunk, wanted, at, model) else position
     at = _within(wanted, everything)  # a name in several words: `gemma 3 27b`
-    return at is not None and not _contradicted(everything, wanted, at, model)
+    return None if at is None or _contradicted(everything, wanted, at, model) else len(chunks)
 
 
 def _contradicted(chunk: tuple[str, ...], wanted: tuple[str, ...], at: int, model: Known) -> bool:

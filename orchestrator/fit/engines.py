@@ -1,0 +1,288 @@
+"""What each engine makes of an understood row: figures and a verdict. All bytes are `memory_fit`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from orchestrator.fit import budget, printed, verdict
+from orchestrator.fit.demanding import Understood
+from orchestrator.fit.quantisation import Quantisation, weighs
+from orchestrator.fit.rows import GIB
+from orchestrator.fit.verdict import Judged, Verdict
+from orchestrator.kinds import Backend
+from orchestrator.memory_fit import Demand, Estimate, Split, llama_cpp, pool_tokens, sglang_pool, split
+from orchestrator.memory_fit import weights as loading
+from orchestrator.memory_fit.sglang_pool import draft_token_bytes, token_bytes
+from orchestrator.memory_fit.vllm_layers import grouped
+from orchestrator.models import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Figures by field name (None: not known), and whether it fits."""
+
+    judged: Judged
+    figures: Mapping[str, float | int | None]
+    exact: tuple[str, ...] = ()
+    calibrated: tuple[str, ...] = ()
+
+
+def _gib(count: float | None) -> float | None:
+    return None if count is None else count / GIB
+
+
+# ---- vLLM
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What a device leaves for vLLM's cache, and what is made of it."""
+
+    split: Split | None = None
+    available: Estimate | None = None
+    figures: dict[str, float | int | None] = field(default_factory=dict)
+
+
+def vllm(row: Understood) -> Answer:
+    """vLLM: the pool by what is printed or left, the need of one sequence, the split of the device."""
+    counted = printed.pool(row)
+    demand = row.demand if counted is None else counted.demand
+    if counted is not None and counted.told is not None:
+        row.basis.assumed["configuration"] = counted.told
+    left = _left(row, demand)
+    told = row.row.launch.get("kv_cache_memory_bytes", row.row.launch.get("kv_cache_memory"))
+    pool = counted.bytes if counted is not None else told
+    available = left.available if told is None else Estimate(told, told, told)
+    if pool is None and available is not None:
+        pool = int(available.mid)
+    figures = left.figures
+    if row.shape is not None and row.kv_known:
+        figures |= _held(demand, pool, row)
+    if pool is not None:
+        figures["kv_gib"] = _gib(pool)
+    if row.weights is not None:
+        figures["weights_gib"] = _gib(loading.sharded(row.weighing(row.weights.mid)).device + _drafter(row))
+    judged = _judge(row, demand, available)
+    exact = ("needed_gib", "attn_block_size", "budget_gib", *(("kv_gib", "max_concurrency") if counted else ()))
+    calibrated = ("available_gib", "activation_peak_gib", "non_torch_gib", "cudagraph_gib", "total_gib")
+    return Answer(judged, figures, exact, calibrated + (() if counted else ("kv_gib", "kv_tokens")))
+
+
+def _drafter(row: Understood) -> int:
+    return -(-row.demand.drafter_bytes // row.ranks)
+
+
+def _held(demand: Demand, pool: int | None, row: Understood) -> dict[str, float | int | None]:
+    layout = grouped(demand)
+    if layout is None:
+        return {}
+    figures: dict[str, float | int | None] = {"attn_block_size": layout.block_tokens}
+    if "context" in row.basis.unknown:
+        return figures
+    holds = pool_tokens(demand, 0 if pool is None else pool)
+    if holds is None:
+        return figures
+    figures["needed_gib"] = _gib(holds.needed)
+    if pool is not None:
+        figures |= {
+            "kv_tokens": row.row.stated.kv_tokens or holds.tokens, "max_concurrency": holds.concurrency,
+            "gpu_blocks": holds.blocks,
+        }  # fmt: skip
+        if not holds.enough:
+            figures["max_len_estimate"] = holds.longest
+    return figures
+
+
+def _left(row: Understood, demand: Demand) -> _Pool:
+    """vLLM's split of the device, with parts that the row states in the place of those that are estimated."""
+    usable, stated = row.device.usable, row.row.stated
+    share = budget.utilisation(row.row)
+    requested = stated.budget
+    found = _Pool()
+    if usable is not None:
+        if not share.said and stated.budget is None:
+            row.basis.assumed["gpu_memory_utilization"] = f"{share.value:g}, vLLM's default"
+        requested = requested if requested is not None else int(usable * share.value)
+    if requested is None or row.device.backend is Backend.CPU:
+        return found
+    found.figures["budget_gib"] = _gib(requested)
+    if row.weights is None:
+        return found
+    # the split with the likely weights; a range of weights widens what is left
+    whole = usable if usable is not None else requested
+    ratio = requested / whole
+    demand = replace(demand, weights=int(row.weights.mid), drafter_bytes=row.demand.drafter_bytes)
+    parts = split(demand, whole, min(ratio, 1.0))
+    spread = Estimate(
+        (row.weights.low - row.weights.mid) / row.ranks, 0, (row.weights.high - row.weights.mid) / row.ranks
+    )
+    context = _told(stated.non_torch, parts.context)
+    activation = _told(stated.activation, parts.activation)
+    graphs = _told(stated.graphs, parts.graphs)
+    within = parts.kv.mid + parts.context.mid + parts.activation.mid + parts.weights + parts.drafter - parts.requested
+    inside = abs(within) > 1  # the graphs are taken out of the request
+    held = parts.weights + parts.drafter
+    taken = context.plus(activation, held)
+    if inside:
+        taken = taken.plus(graphs)
+    low, high = requested - taken.high - spread.high, requested - taken.low - spread.low
+    found.split, found.available = parts, Estimate(low, requested - taken.mid, high)
+    ends = Estimate(parts.ends.low, parts.ends.mid, parts.ends.high).plus(requested - parts.requested)
+    found.figures |= {
+        "available_gib": _gib(found.available.mid), "activation_peak_gib": _gib(activation.mid),
+        "non_torch_gib": _gib(context.mid), "cudagraph_gib": _gib(graphs.mid), "total_gib": _gib(ends.mid),
+    }  # fmt: skip
+    return found
+
+
+def _told(stated: int | None, estimated: Estimate) -> Estimate:
+    return estimated if stated is None else Estimate(stated, stated, stated)
+
+
+_LEAST = Quantisation("int4", False)
+"""The narrowest that vLLM and SGLang run a model in, as far as it is common."""
+
+
+def _judge(row: Understood, demand: Demand, available: Estimate | None) -> Judged:
+    missing = _missing(row, ("model", "facts", "context", "gpu_mem_gib", "weights", "quant", "drafter", "draft"))
+    if row.weights is not None and available is not None and available.mid <= 0 and row.quantisation_said:
+        return verdict.pool(0, available, context=0, longest=None)
+    if row.shape is None or available is None or "context" in row.basis.unknown:
+        return verdict.unknown(missing)
+    holds = pool_tokens(demand, max(int(available.mid), 0))
+    if holds is None:
+        return verdict.unknown(missing)
+    judged = verdict.pool(holds.needed, available, context=demand.context, longest=holds.longest, kv_known=row.kv_known)
+    if judged.verdict is Verdict.TOO_BIG and not row.quantisation_said and available.mid <= 0:
+        judged = _quantised(row, demand, available, holds.needed)
+    if judged.verdict is Verdict.TOO_BIG and not row.context_said:
+        return verdict.unknown([("context", f"the model's longest, {demand.context} tokens, would not fit")])
+    if judged.verdict is Verdict.FITS and row.device.smallest is not None and row.device.usable is not None:
+        less = (row.device.usable - row.device.smallest) * budget.utilisation(row.row).value
+        if available.mid - less < holds.needed:
+            return verdict.unknown([("gpu_mem_gib", row.basis.assumed["gpu_mem_gib"])])
+    return judged
+
+
+def _quantised(row: Understood, demand: Demand, available: Estimate, needed: int) -> Judged:
+    """No quantisation is said, and in 16 bit the model would not fit at all: then it is quantised, somehow."""
+    known, before = row.named.known, row.weights
+    least = None if known is None else weighs(known, _LEAST, None, row.ranks)
+    if least is None or before is None or not row.kv_known:
+        return verdict.unknown([("quant", "no quantisation is given")])
+    most = available.mid + (before.mid - least.bytes.low) / row.ranks
+    if needed > most:
+        return verdict.pool(needed, Estimate(most, most, most), context=demand.context, longest=None)
+    return verdict.unknown([("quant", "no quantisation is given, and in 16 bit it would not fit")])
+
+
+def _missing(row: Understood, keys: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(key, row.basis.unknown[key]) for key in keys if key in row.basis.unknown]
+
+
+# ---- llama.cpp
+
+
+def llama(row: Understood) -> Answer:
+    """llama.cpp: every buffer of the fullest device; weights, KV and state over all devices, as its log sums them."""
+    demand = row.weighing(0 if row.weights is None else row.weights.mid)
+    expected = llama_cpp(demand)
+    held = loading.llama_cpp(demand)
+    devices = row.ranks
+    per = 1 if row.device.per_device else devices
+    context = "context" not in row.basis.unknown
+    in_host = bool(row.row.launch.get("no_kv_offload"))
+    figures: dict[str, float | int | None] = {}
+    known = row.weights is not None and not row.named.experts_in_ram
+    if known:
+        figures |= {"weights_gib": _gib(held.device * per), "host_weights_gib": _gib(held.host)}
+    if row.shape is not None and context:
+        if row.kv_known:
+            figures["kv_gib"] = _gib(expected.kv * per)
+        if row.shape.linear_layers:
+            figures["rs_gib"] = _gib(expected.state * per)
+        figures["compute_gib"] = _gib(expected.compute)
+        if expected.drafter:
+            figures["draft_gib"] = _gib(expected.drafter)
+    complete = known and row.shape is not None and context and row.kv_known and "drafter" not in row.basis.unknown
+    taken = expected.total - expected.margin - (expected.kv if in_host else 0)
+    if complete:
+        figures |= {"total_gib": _gib(taken), "total_high_gib": _gib(expected.total)}
+        if demand.method.value not in ("none", "ngram"):
+            without = llama_cpp(replace(demand, method=type(demand.method).NONE, draft_tokens=0, drafter_bytes=0))
+            figures["total_without_draft_gib"] = _gib(without.total - without.margin)
+    least = expected.total - expected.margin if expected.low is None else expected.low
+    judged = _judge_llama(row, (least, taken, expected.total), complete, expected.kv + expected.compute)
+    return Answer(judged, figures, ("kv_gib", "rs_gib"), ("compute_gib", "total_gib", "total_high_gib"))
+
+
+def _judge_llama(row: Understood, range_: tuple[int, int, int], complete: bool, cache: int) -> Judged:
+    low, taken, high = range_
+    usable = row.device.usable
+    missing = _missing(
+        row, ("model", "facts", "context", "kv_dtype", "gpu_mem_gib", "weights", "quant", "drafter", "draft")
+    )
+    if usable is None or row.device.backend is Backend.CPU:
+        return verdict.unknown(missing or [("gpu_mem_gib", "the device's memory is not known")])
+    if row.named.experts_in_ram:
+        if cache > usable:
+            return verdict.total(cache, cache, cache, usable)
+        return verdict.unknown([("weights", "which tensors are on the device is not said: experts in system memory")])
+    if not complete:
+        least = 0 if row.weights is None else int(row.weights.low) // max(row.ranks, 1)
+        if least > usable:
+            return verdict.total(least, least, least, usable)
+        return verdict.unknown(missing)
+    if row.weights is not None:
+        high += int(row.weights.high - row.weights.mid) // max(row.ranks, 1)
+    return verdict.total(low, taken, high, usable)
+
+
+# ---- SGLang
+
+
+def sglang(row: Understood) -> Answer:
+    """SGLang: pools by printed tokens or by what its static share leaves."""
+    demand = row.demand
+    tokens = row.row.stated.kv_tokens or row.row.launch.get("max_total_num_tokens")
+    figures: dict[str, float | int | None] = {}
+    share = budget.sglang_share(row.row, row.device, row.ranks)
+    held = None
+    if row.weights is not None:
+        held = loading.sharded(row.weighing(row.weights.mid)).device + _drafter(row)
+        figures["weights_gib"] = _gib(held)
+    room = None
+    if share is not None and held is not None and row.device.usable is not None:
+        room = int(row.device.usable * share.value) - held
+        figures |= {"mem_fraction_static": share.value, "budget_gib": _gib(row.device.usable * share.value)}
+    judged = verdict.unknown(
+        _missing(row, ("model", "facts", "context", "kv_dtype", "gpu_mem_gib", "weights", "quant"))
+    )
+    if row.shape is not None and row.kv_known:
+        each = token_bytes(demand, row.shape)
+        draft = draft_token_bytes(demand)
+        left = None if room is None else sglang_pool(demand, max(room, 0))
+        count = tokens if tokens is not None else None if left is None else left.tokens
+        if "context" not in row.basis.unknown:
+            figures["needed_gib"] = _gib(demand.context * (each + draft))
+        if count is not None:
+            figures |= {
+                "kv_tokens": count, "kv_gib": _gib(count * each), "k_gib": _gib(count * each / 2),
+                "v_gib": _gib(count * each / 2),
+            }  # fmt: skip
+            if draft:
+                figures |= {"draft_k_gib": _gib(count * draft / 2), "draft_v_gib": _gib(count * draft / 2)}
+        if row.shape.linear_layers and left is not None:
+            figures["rs_gib"] = _gib(left.state_bytes)
+        if left is not None and room is not None and "context" not in row.basis.unknown:
+            spare = max(room - left.state_bytes, 0) if room > 0 else room
+            figures["available_gib"] = _gib(spare)
+            around = Estimate(spare * 0.95, spare, spare * 1.05) if spare > 0 else Estimate(spare, spare, spare)
+            judged = verdict.pool(demand.context * (each + draft), around, context=demand.context, longest=left.tokens)
+    return Answer(judged, figures, ("k_gib", "v_gib", "kv_gib"), ("available_gib",))
+
+
+ANSWERS: Mapping[Runtime, Callable[[Understood], Answer]] = {
+    Runtime.VLLM: vllm, Runtime.LLAMA_CPP: llama, Runtime.SGLANG: sglang,
+}  # fmt: skip
