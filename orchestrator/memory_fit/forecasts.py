@@ -45,7 +45,8 @@ def llama_cpp(demand: Demand, *, budget: int | None = None) -> ExpectedMemory:
     one = 0
     if demand.shape is not None and demand.shape.linear_layers:
         one = demand.shape.linear_layers * recurrent.state_layer(demand.shape)
-    process, host = overhead.llama_cpp(demand), hosts.prompt_cache(demand)
+    process = overhead.llama_cpp(demand).plus(llama_compute.dequantised(demand))
+    host = hosts.prompt_cache(demand)
     own = held.device
     if demand.shares_system_memory:
         # one memory: what would stay in system memory takes from the same budget

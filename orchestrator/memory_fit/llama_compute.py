@@ -44,11 +44,13 @@ def target(demand: Demand) -> Estimate:
         whole_batch = vocab * batch * 4 + width * batch * 4
         graph = Estimate(max(graph.low, whole_batch), max(graph.mid, whole_batch), max(graph.high, whole_batch))
         logits = 0
-    return graph.plus(logits, _masks(demand, shape, batch, build), _scores(demand, shape, batch), _dequantised(demand))
+    return graph.plus(logits, _masks(demand, shape, batch, build), _scores(demand, shape, batch))
 
 
 def _masks(demand: Demand, shape: Shape, batch: int, build: int | None) -> Estimate:
-    """A number a cell and token, of full and of windowed layers each."""
+    """A number a cell and token, of full and of windowed layers each. (ik_llama.cpp keeps it in system memory.)"""
+    if not demand.trims_windows:
+        return NONE
     held = cells(demand)
     if shape.sliding_layers and shape.sliding_window is not None:
         held += window_cells(demand, shape.sliding_window)
@@ -77,8 +79,9 @@ def _expanded(demand: Demand, heads: int, shape: Shape) -> Estimate:
     return CALIBRATION.ik_mla_bytes.times(heads * cells(demand)).plus(wide)
 
 
-def _dequantised(demand: Demand) -> Estimate:
-    """CUDA's attention works on f16: one layer of a quantised cache is turned into it at a time."""
+def dequantised(demand: Demand) -> Estimate:
+    """CUDA's attention works on f16: one layer of a quantised cache is turned into it at a time, in a pool that
+    grows when it serves and is in no buffer that the log prints."""
     shape = demand.shape
     if shape is None or demand.backend not in (Backend.CUDA, Backend.ROCM) or not demand.flash_attention:
         return NONE

@@ -123,7 +123,8 @@ def states(demand: Demand, shape: Shape, count: int) -> int:
     """Bytes of `count` state slots, the pool's spare one, and a copy of the state a drafted token and request."""
     each = state_of_request(demand, shape)
     drafts = (demand.draft_tokens + 1) if demand.drafted and demand.method is not Method.NGRAM else 0
-    running = demand.sequences or demand.parallel
+    ratio = SLOTS_WITH_RADIX if demand.prefix_caching else 1
+    running = min(demand.sequences or demand.parallel, count // ratio)
     return (count + 1) * each + drafts * (running + 1) * each
 
 

@@ -23,8 +23,9 @@ LATENT_BLOCK = 128
 """What a block is a multiple of in hybrids with latent attention."""
 ONE_GROUP_BELOW = 1.5
 """Kinds whose layer counts differ by less share the larger count as group size; else the smaller one is it."""
-OVERLAPPED = (0, 15)
-"""The version since which two batches are in flight at once (asynchronous scheduling)."""
+OVERLAPPED = (0, 23)
+"""The version since which two batches are in flight at once (asynchronous scheduling): token counts of 0.22.0 fit
+one, of 0.27.1 two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from orchestrator.memory_fit.vllm_layers import BLOCK, Grouped, blocks_of, group
 
 BY_CONCURRENCY = (0, 20)
 """The version since which the printed tokens are concurrency x longest sequence."""
-NULL_BLOCK_CHECKED = (0, 31)
+NULL_BLOCK_CHECKED = (0, 32)
 """The version since which the check of the longest sequence leaves the null block out."""
 
 
