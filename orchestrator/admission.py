@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from hosts.facts import HostFacts
@@ -50,7 +51,7 @@ def free_bytes(device: str, facts: HostFacts, kept: int | None = None) -> int | 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Bytes that one engine of a model is expected to take on some devices."""
+    """Bytes that one engine of a model is expected to take, on each of some devices."""
 
     model: str
     devices: tuple[str, ...]
@@ -100,14 +101,14 @@ class Admission:
         """Promise the plan's expected bytes to `engine`, or raise `DoesNotFit` with the numbers."""
         devices = devices_of(plan, self._facts())
         size = plan.expected_memory.total
-        locks = [self._queues.setdefault(d, asyncio.Lock()) for d in devices]
-        for lock in locks:
-            await lock.acquire()
-        try:
+        each = "" if len(devices) == 1 else " on each"
+        async with AsyncExitStack() as queues:  # in PCI order, so that no two wait for each other
+            for device in devices:
+                await queues.enter_async_context(self._queues.setdefault(device, asyncio.Lock()))
             free = self.free(devices)
             if free is not None and size > free:
                 error = DoesNotFit(
-                    f"{plan.model} needs {_gib(size)} and {_gib(free)} are left on {', '.join(devices)}",
+                    f"{plan.model} needs {_gib(size)}{each} and {_gib(free)} are left on {', '.join(devices)}",
                     hint="stop another model, or give this one less context"
                     f" (`outrider plan {plan.model} --what-if context=4096` shows what that takes)",
                     evidence={"needed_bytes": size, "free_bytes": free, "devices": list(devices)},
@@ -115,9 +116,6 @@ class Admission:
                 error.retryable = True  # what does not fit now may fit when something else has gone
                 raise error
             self._promised[engine] = Claim(plan.model, devices, size)
-        finally:
-            for lock in reversed(locks):
-                lock.release()
 
     def on_host(self, plan: Plan) -> bool:
         """Whether the plan takes memory of the system's own."""
@@ -140,8 +138,8 @@ class Admission:
         self._taken.pop(engine, None)
 
     def promised_bytes(self) -> int:
-        """Bytes promised to engines that are not ready yet."""
-        return sum(c.size for c in self._promised.values())
+        """Bytes promised to engines that are not ready yet, over all devices."""
+        return sum(c.size * len(c.devices) for c in self._promised.values())
 
     def facts_for(self, model: str) -> HostFacts:
         """The host's facts as a new plan of `model` may see them: what its own engines take counts as

@@ -353,7 +353,7 @@ class Outrider:
             "rates": {d.name: round(self._c.gateway.rate(d.name), 3) for d in deployments},
             "switches": {d.name: dict(d.switches) for d in deployments},
             "memory_expected": {
-                d.name: {k: v for k, v in asdict(d.wanted.expected_memory).items() if v is not None}
+                d.name: {k: v for k, v in asdict(d.wanted.expected_memory).items() if v is not None and k != "devices"}
                 for d in deployments
                 if d.wanted is not None
             },

@@ -260,6 +260,39 @@ async def test_memory_is_counted_where_the_plan_runs() -> None:
     assert devices_of(a_plan(1, ("/dev/kfd",)), shared) == ("host",)
 
 
+async def test_a_plan_on_several_devices_claims_each_of_them() -> None:
+    first, second = gpu("0000:01:00.0", 500, "nvidia.com/gpu=0"), gpu("0000:02:00.0", 300, "nvidia.com/gpu=1")
+    admission = Admission(lambda: facts(HOST_RESERVE + 100, second, first))
+    names = ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
+    with pytest.raises(DoesNotFit, match="on each") as refused:
+        await admission.reserve("big", a_plan(301, names))
+    assert refused.value.evidence["devices"] == ["0000:01:00.0", "0000:02:00.0"]
+    await admission.reserve("big", a_plan(200, names))
+    assert (admission.free(["0000:01:00.0"]), admission.free(["0000:02:00.0"])) == (300, 100)
+    assert admission.promised_bytes() == 400
+    admission.settle("big")
+    free = {a.pci: a.memory_free for a in admission.facts_for("m").accelerators}
+    assert free == {"0000:01:00.0": 700, "0000:02:00.0": 500}, "its own memory is free for what replaces it, on each"
+    assert {a.memory_free for a in admission.facts_for("other").accelerators} == {500, 300}
+
+
+async def test_who_gives_up_waiting_for_one_device_leaves_the_queue_of_the_other() -> None:
+    both = facts(
+        HOST_RESERVE, gpu("0000:01:00.0", 500, "nvidia.com/gpu=0"), gpu("0000:02:00.0", 500, "nvidia.com/gpu=1")
+    )
+    admission = Admission(lambda: both)
+    first, busy = (admission._queues.setdefault(pci, asyncio.Lock()) for pci in ("0000:01:00.0", "0000:02:00.0"))
+    await busy.acquire()
+    waits = asyncio.create_task(admission.reserve("big", a_plan(1, ("nvidia.com/gpu=0", "nvidia.com/gpu=1"))))
+    await until(first.locked, 5, "it holds the first")
+    waits.cancel()
+    await asyncio.wait([waits])
+    busy.release()
+    async with asyncio.timeout(5):
+        await admission.reserve("small", a_plan(1, ("nvidia.com/gpu=0",)))
+    assert admission.promised_bytes() == 1
+
+
 # processes, ports, locks, keys
 
 
