@@ -73,7 +73,8 @@ class Images:
     def named(self, found: Planned) -> Planned:
         """The planner's answer with pinned images under their digests."""
         one = None if found.plan is None else self._named(found.plan)
-        return replace(found, plan=one, alternatives=tuple(self._named(p) for p in found.alternatives))
+        rungs = tuple(replace(rung, plan=self._named(rung.plan)) for rung in found.ladder)
+        return replace(found, plan=one, alternatives=tuple(self._named(p) for p in found.alternatives), ladder=rungs)
 
     def _named(self, plan: Plan) -> Plan:
         reference = self._reference(plan.image)

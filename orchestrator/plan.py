@@ -218,16 +218,39 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Rung:
+    """One step of the ladder that an engine climbs down when it keeps failing: what is given up, and what is
+    launched then."""
+
+    change: str
+    """A stable code: `plan`, `eager`, `less_batch`, `method_mtp`, `other_runtime`, ..."""
+    text: str
+    plan: Plan
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: what distinguishes the plan."""
+        plan = self.plan
+        return {
+            "change": self.change, "text": self.text, "variant": plan.variant, "runtime": plan.runtime,
+            "method": plan.method, "draft_tokens": plan.draft_tokens, "drafter": plan.drafter,
+            "context": plan.context, "parallel": plan.parallel, "digest": plan.digest,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Planned:
-    """The planner's answer: one plan, the ranked rest, and what was turned down."""
+    """The planner's answer: one plan, the ranked rest, what was turned down, and the ladder to climb down."""
 
     plan: Plan | None
     alternatives: tuple[Plan, ...] = ()
     rejected: tuple[Rejected, ...] = ()
+    ladder: tuple[Rung, ...] = ()
+    """The plan first; empty without one."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract's `{plan, alternatives}`."""
+        """The contract's `{plan, alternatives}`, and `ladder`."""
         return {
             "plan": None if self.plan is None else self.plan.to_dict(),
             "alternatives": [*(p.to_dict() for p in self.alternatives), *(r.to_dict() for r in self.rejected)],
+            "ladder": [rung.to_dict() for rung in self.ladder],
         }

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hosts.facts import SCHEMA, HostFacts
 from orchestrator.housekeeping.unused import Group
-from orchestrator.plan import Plan, Rejected
+from orchestrator.plan import Method, Plan, Rejected
 from orchestrator.views import Desired
 
 
@@ -138,10 +138,36 @@ RejectedDocument: Any = _derived(
     {"rejected": RejectedCause},
     frozenset({"code", "text"}),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RungDocument:
+    """One step of the ladder, as `Rung.to_dict` writes it."""
+
+    change: str
+    text: str
+    variant: str
+    runtime: str
+    method: Method
+    draft_tokens: int
+    drafter: str | None
+    context: int
+    parallel: int
+    digest: str
+
+
 PlannedDocument: Any = dataclasses.make_dataclass(
     "PlannedDocument",
-    [("plan", PlanDocument | None), ("alternatives", list[PlanDocument | RejectedDocument])],
-    namespace={"__doc__": "The planner's answer: one plan, the ranked rest, and what was turned down."},
+    [
+        ("plan", PlanDocument | None),
+        ("alternatives", list[PlanDocument | RejectedDocument]),
+        ("ladder", list[RungDocument]),
+        ("changes", dict[str, list[Any]] | None, None),
+    ],
+    namespace={
+        "__doc__": "The planner's answer: one plan, the ranked rest, what was turned down, the ladder that an engine"
+        " climbs down when it keeps failing, and what `what_if` changed (before and after, by field)."
+    },
     frozen=True,
 )
 

@@ -1,6 +1,7 @@
 """The planner: which of all that could be launched is launched, at what size, and why not the rest. Pure.
 
-    filter (candidates, terms) -> fit (fitting, sizes, drafts) -> build (building) -> score (scoring, priors)
+    filter (candidates, terms) -> fit (fitting, sizes, drafts) -> build (building)
+    -> score (scoring, priors) -> rank (ranking) -> ladder (rungs)
 
 The same inputs give the same plan and digest. Host names, and anything else that does not
 launch, change nothing.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hosts.facts import HostFacts
@@ -20,16 +21,18 @@ from orchestrator.file_facts import Files
 from orchestrator.measured import NOTHING, Measured
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Evidence, Method, Plan, Planned, Reason, Rejected
-from orchestrator.planner.building import Site, build, default_threads, has_schedule, resolve
-from orchestrator.planner.candidates import AUTO, Candidate, Search, enumerate_all
+from orchestrator.planner.building import Site, build, default_threads, resolve
+from orchestrator.planner.candidates import Candidate, Search, enumerate_all
+from orchestrator.planner.changes import changes
 from orchestrator.planner.fitting import Fitted, fit
 from orchestrator.planner.places import named_image, of_host
 from orchestrator.planner.placing import place
-from orchestrator.planner.scoring import Sized, load_s, ran, score, units
+from orchestrator.planner.ranking import Ranking
+from orchestrator.planner.rungs import ladder
+from orchestrator.planner.scoring import units
 from orchestrator.planner.wishes import Preferences
-from orchestrator.runtimes import adapter
 
-__all__ = ["Preferences", "default_threads", "ladder", "plan", "resolve", "without_speculation"]
+__all__ = ["Preferences", "changes", "default_threads", "plan", "resolve", "without_speculation"]
 
 STORE = "/var/lib/outrider/models"
 MOST_ALTERNATIVES = 16
@@ -72,11 +75,13 @@ def plan(
     order = {variant.name: position for position, variant in enumerate(entry.variants)}
     ranking = Ranking(wish, measured, units((f.candidate for f, _ in built), measured), order)
     built.sort(key=lambda pair: ranking.key(*pair))
-    turned_down = _turned_down(rejected)
-    built = [(fitted, replace(p, reasons=(*p.reasons, *turned_down))) for fitted, p in built]
-    plans = list({p.digest: p for _, p in reversed(built)}.values())[::-1]
-    best = plans[0] if plans else None
-    return Planned(best, tuple(plans[1 : 1 + MOST_ALTERNATIVES]), tuple(dict.fromkeys(rejected)))
+    built = ranking.told(list({pair[1].digest: pair for pair in reversed(built)}.values())[::-1])
+    if not built:
+        return Planned(None, (), tuple(dict.fromkeys(rejected)))
+    rungs = ladder(site, built)
+    best = replace(built[0][1], reasons=(*built[0][1].reasons, *_turned_down(rejected)))
+    rest = tuple(p for _, p in built[1 : 1 + MOST_ALTERNATIVES])
+    return Planned(best, rest, tuple(dict.fromkeys(rejected)), rungs)
 
 
 def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
@@ -97,44 +102,6 @@ def _one(site: Site, candidate: Candidate, restrictions: tuple[Restriction, ...]
         return fitted
     built = build(site, fitted)
     return built if isinstance(built, Rejected) else (fitted, built)
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The order of what could be launched."""
-
-    wish: Preferences
-    measured: Measured
-    unit: float
-    variants: Mapping[str, int]
-
-    def score(self, fitted: Fitted, plan: Plan, *, seen: bool = True) -> float:
-        """See `scoring.score`; without `seen` as if nothing had been measured."""
-        speed = self.measured.speed.get(ran(fitted.candidate)) if seen else None
-        scheduled = has_schedule(fitted)
-        sized = Sized(fitted.candidate, plan.context, self.wish.context is not None, scheduled, fitted.overridden)
-        return score(sized, self.wish.parallel or 1, speed, self.unit)
-
-    def key(self, fitted: Fitted, plan: Plan) -> tuple[object, ...]:
-        """What can start now before what must be fetched first; then the score; the rest makes the order total."""
-        candidate = fitted.candidate
-        missing = candidate.target is None or (candidate.drafter is not None and candidate.drafter_file is None)
-        methods = (*AUTO, Method.NONE, Method.NGRAM)
-        backend, arch = candidate.image.backend, None if candidate.device is None else candidate.device.arch
-        prior = adapter(candidate.image.runtime).load_prior_s(plan.expected_memory.weights, backend, arch)
-        return (
-            missing,
-            candidate.evidence is Evidence.REFUTED,
-            -round(self.score(fitted, plan), 6),
-            -round(self.score(fitted, plan, seen=False), 6),
-            candidate.tensor_parallel,
-            self.variants[candidate.variant.name],
-            load_s(candidate, self.measured.load_s, prior),
-            methods.index(candidate.method),
-            candidate.image.name,
-            "" if candidate.drafter is None else candidate.drafter.name,
-            tuple(device.pci for device in candidate.devices),
-        )
 
 
 def without_speculation(
@@ -164,19 +131,3 @@ def without_speculation(
 
 def _same_engine(one: Plan, other: Plan) -> bool:
     return one.runtime == other.runtime and one.devices == other.devices and one.profile == other.profile
-
-
-def ladder(planned: Planned) -> tuple[Plan, ...]:
-    """Rungs to climb down when an engine keeps failing, best first: the plan; the same weights and
-    image drafted for otherwise; without speculation; then other weights or engines, plain ones first."""
-    first = planned.plan
-    if first is None:
-        return ()
-
-    def rung(p: Plan) -> int:
-        plain = p.method is Method.NONE
-        if p.variant == first.variant and p.image == first.image and p.devices == first.devices:
-            return 1 if plain else 0
-        return 2 if plain else 3
-
-    return (first, *sorted(planned.alternatives, key=rung))

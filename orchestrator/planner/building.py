@@ -11,7 +11,7 @@ from hosts.facts import HostFacts
 from orchestrator.file_facts import stored_at
 from orchestrator.kinds import Backend
 from orchestrator.measured import NOTHING, Measured
-from orchestrator.memory_fit import PROMPT_CACHE, explain, vllm_pool
+from orchestrator.memory_fit import PROMPT_CACHE, explain, gigabytes, vllm_pool
 from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Variant
 from orchestrator.plan import MODEL_FOLDER, PORT, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate
@@ -197,7 +197,7 @@ def _share(fitted: Fitted) -> float | None:
 def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     candidate, known, wish = fitted.candidate, fitted.candidate.known, site.wish
     reasons = [_method_reason(candidate, wish), _evidence_reason(candidate)]
-    reasons.append(Reason("fits", f"takes {explain(fitted.expected)}", candidate.variant.source))
+    reasons.append(Reason("fits", f"takes {explain(fitted.expected)}{_range(fitted)}", candidate.variant.source))
     said = wish.context is not None and wish.parallel is not None
     sequences = "one sequence" if fitted.parallel == 1 else f"each of {fitted.parallel} sequences"
     text = f"{fitted.context} tokens for {sequences}" + ("" if said else ": the largest usual size that fits")
@@ -224,6 +224,15 @@ def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
+def _range(fitted: Fitted) -> str:
+    """What is expected, next to the high side that was decided on."""
+    expected = fitted.expected
+    if expected.low is None or not expected.margin:
+        return ""
+    low, high = gigabytes(expected.low), gigabytes(expected.total)
+    return f"; {gigabytes(expected.likely)} are expected, {low} to {high} were seen of such"
+
+
 def _size(size: int | None) -> str:
     return "" if size is None else f" ({amount(size)})"
 
@@ -238,12 +247,10 @@ def _method_reason(candidate: Candidate, wish: Preferences) -> Reason:
     if wish.method is not None:
         return Reason("method", f"{candidate.method} was asked for")
     if candidate.method is Method.NONE:
-        return Reason("method", "no speculation: none that works here is expected to be faster")
-    gain = None if candidate.known is None else candidate.known.gain
-    seen = "" if gain is None else f", {gain:.2f}x seen for a single stream"
+        return Reason("method", "no speculation")
     drafter = "" if candidate.drafter is None else f" with {candidate.drafter.name}"
     source = None if candidate.known is None else candidate.known.source
-    return Reason("method", f"{candidate.method}{drafter} is the best that fits{seen}", source)
+    return Reason("method", f"{candidate.method}{drafter}", source)
 
 
 def _evidence_reason(candidate: Candidate) -> Reason:

@@ -228,11 +228,11 @@ def test_without_speculation_keeps_the_engine(tmp_path: Path) -> None:
 
 def test_ladder_goes_from_the_plan_to_the_plain_engine(tmp_path: Path) -> None:
     planned = make(entry(tmp_path, (Method.DFLASH, Method.DRAFT), mtp=True))
-    rungs = planner.ladder(planned)
-    assert rungs[0] == planned.plan
-    assert rungs[-1].method is Method.NONE
-    assert [r.method for r in rungs] == [Method.DFLASH, Method.MTP, Method.DRAFT, Method.NONE]
-    assert planner.ladder(Planned(None)) == ()
+    assert planned.plan is not None
+    rungs = planned.ladder
+    assert rungs[0].plan.digest == planned.plan.digest
+    assert [r.plan.method for r in rungs] == [Method.DFLASH, Method.MTP, Method.DRAFT, Method.NONE]
+    assert [r.change for r in rungs] == ["plan", "method_mtp", "method_draft", "method_none"]
 
 
 def test_file_reader_remembers_and_notices_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
