@@ -73,7 +73,7 @@ class Facade(Protocol):
         """Start reading a model's weights again; the job's result says of each file whether it is right."""
 
     async def plan(self, model: str, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """`Planned.to_dict()` for this host as it is now."""
+        """`Planned.to_dict()` for this host as it is now; with a `what_if` also `changes`: (before, after) by field."""
 
     async def deployments(self) -> Sequence[DeploymentView]: ...
     async def deployment(self, name: str) -> DeploymentView:

@@ -126,6 +126,14 @@ class Planning:
         """The planner's whole answer for this host as it is now."""
         return self._planned(entry, await self._files(entry), what_if, self._admission.facts_for(entry.name))
 
+    async def explained(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """`planned` as JSON; with a `what_if` also what that changed."""
+        files, facts = await self._files(entry), self._admission.facts_for(entry.name)
+        found = self._planned(entry, files, what_if, facts)
+        if not what_if:
+            return found.to_dict()
+        return {**found.to_dict(), "changes": planner.changes(self._planned(entry, files, None, facts), found)}
+
     def _planned(self, entry: ModelEntry, files: Files, what_if: Mapping[str, Any] | None, facts: HostFacts) -> Planned:
         found = planner.plan(
             entry,

@@ -220,7 +220,7 @@ class Outrider:
 
     async def plan(self, model: str, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         await self._p.host.freshen()
-        return (await self._p.planning.planned(self._p.planning.find(model), what_if=what_if)).to_dict()
+        return await self._p.planning.explained(self._p.planning.find(model), what_if=what_if)
 
     # images
 

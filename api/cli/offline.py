@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.options import Json, Model, common
-from api.cli.output import amount, print_json, print_table, say, size
+from api.cli.output import amount, print_json, print_table, say
 from orchestrator.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -79,9 +79,13 @@ def plan(
         list[str] | None,
         typer.Option("--what-if", metavar="K=V,...", help="As if the model said so, such as context=8192,method=none."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show the command line, every reason with its source, and all alternatives.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Say what would be launched for a model, and why. Also what was turned down; starts nothing."""
+    from api.cli.plantext import print_planned
     from orchestrator import planner
     from orchestrator.clock import SystemClock
     from orchestrator.config import load
@@ -94,20 +98,21 @@ def plan(
     config = load(paths)
     catalogue = _catalogue(config)
     entry = catalogue.find(model)
-    planned = planner.plan(
-        entry,
-        _facts(profile, facts),
-        catalogue,
-        FileReader().inspect(entry, paths.store),
-        what_if=wishes,
-        defaults=planner.Preferences.of_host(config.defaults),
-        store=str(paths.store),
-        today=SystemClock().today(),
-    )
+    host, files = _facts(profile, facts), FileReader().inspect(entry, paths.store)
+    defaults, today = planner.Preferences.of_host(config.defaults), SystemClock().today()
+
+    def answer(given: Mapping[str, str] | None) -> Planned:
+        store = str(paths.store)
+        return planner.plan(
+            entry, host, catalogue, files, what_if=given, defaults=defaults, store=store, today=today
+        )  # fmt: skip
+
+    planned = answer(wishes)
+    changes = planner.changes(answer(None), planned) if wishes else {}
     if as_json:
-        print_json(planned.to_dict())
+        print_json({**planned.to_dict(), **({"changes": changes} if wishes else {})})
     else:
-        _print_planned(planned)
+        print_planned(planned, changes, everything=everything)
     if planned.plan is None:
         raise typer.Exit(REFUSED)
 
@@ -150,33 +155,6 @@ def _catalogue(config: Config) -> Catalogue:
     from orchestrator.catalogue import shipped
 
     return shipped().overlay(config.models, config.origins)
-
-
-def _print_planned(planned: Planned) -> None:
-    chosen = planned.plan
-    if chosen is None:
-        say("no plan: everything was turned down")
-    else:
-        drafts = f", {chosen.draft_tokens} tokens a draft" if chosen.draft_tokens else ""
-        drafter = f" by {chosen.drafter}" if chosen.drafter else ""
-        memory = chosen.expected_memory
-        budget = "" if memory.budget is None else f" of {size(memory.budget)}"
-        say(f"model     {chosen.model}, variant {chosen.variant}")
-        engine = " ".join(part for part in (chosen.runtime, chosen.runtime_version) if part)
-        say(f"engine    {engine} in {chosen.image}")
-        say(f"method    {chosen.method}{drafter}{drafts} ({chosen.evidence})")
-        say(f"size      {chosen.context} tokens a sequence, {chosen.parallel} at once")
-        say(f"memory    {size(memory.total)}{budget}")
-        say(f"devices   {', '.join(chosen.devices) or 'none: the CPU'}")
-        say(f"digest    {chosen.digest}")
-        say(f"argv      {' '.join(chosen.argv)}")
-        for reason in chosen.reasons:
-            say(f"reason    [{reason.code}] {reason.text}{f' ({reason.source})' if reason.source else ''}")
-    others = [(p.runtime, p.variant, str(p.method), f"possible: {p.evidence}") for p in planned.alternatives]
-    others += [(r.runtime, r.variant, str(r.method), f"[{r.code}] {r.text}") for r in planned.rejected]
-    if others:
-        say("")
-        print_table(("RUNTIME", "VARIANT", "METHOD", "WHY"), others, empty="")
 
 
 @catalog_app.command("list")

@@ -165,11 +165,14 @@ class _Search:
         return expected if residual is None else corrected(expected, residual).expected
 
     def run(self, terms: Terms) -> Fitted | Rejected:
-        """Hybrids of vLLM keep their state in 16 bits where in 32 too little context would fit."""
+        """Hybrids of vLLM and SGLang keep their state in 16 bits where in 32 too little context would fit."""
         candidate, wish, shape = self.candidate, self.wish, self.candidate.shape
-        hybrid = candidate.image.runtime is Runtime.VLLM and shape is not None and shape.linear_layers > 0
+        hybrid = candidate.image.runtime is not Runtime.LLAMA_CPP and shape is not None and shape.linear_layers > 0
         longest = None if shape is None else shape.max_context
         tight: Fitted | None = None
+        smallest = self._smallest(terms)
+        if not fits(self.forecast(smallest)):
+            return self._too_big(terms, smallest)
         for bits in (32, 16) if hybrid else (32,):
             found = self._largest(terms, bits)
             if found is None:
@@ -177,13 +180,14 @@ class _Search:
             if bits == 16 or wish.context is not None or found.context >= min(TIGHT, longest or TIGHT):
                 return self._settled(terms, found)
             tight = found
-        return self._too_big(terms) if tight is None else self._settled(terms, tight)
+        return self._too_big(terms, smallest) if tight is None else self._settled(terms, tight)
 
     def _largest(self, terms: Terms, bits: int) -> Fitted | None:
         """The most worthy size whose memory fits and that nothing refuses."""
+        base = self._demand(terms)
 
         def look(context: int, parallel: int) -> Fitted | None:
-            demand = replace(self._demand(terms), context=context, parallel=parallel, state_bits=bits)
+            demand = replace(base, context=context, parallel=parallel, state_bits=bits)
             if refuses(terms, self.candidate, Size(context, parallel, self.length, demand.batch)) is not None:
                 return None
             expected = self.forecast(demand)
@@ -236,7 +240,7 @@ class _Search:
         if self._demand(final) != self._demand(terms):
             again = self._largest(final, found.demand.state_bits)
             if again is None:
-                return self._too_big(final)
+                return self._too_big(final, self._smallest(final))
             found = again
         reasons = (*found.reasons, *final.reasons, *self._measured(found.demand))
         return replace(found, settings=final.settings, overridden=final.overridden, reasons=reasons)
@@ -248,14 +252,17 @@ class _Search:
         expected = expect(self.candidate.image.runtime, demand, budget=self.budget)
         return (Reason("memory_measured", corrected(expected, residual).text),)
 
-    def _too_big(self, terms: Terms) -> Rejected:
+    def _smallest(self, terms: Terms) -> Demand:
+        """The least of what may be tried: hybrids of vLLM and SGLang with their state in 16 bits."""
+        shape = self.candidate.shape
+        hybrid = self.candidate.image.runtime is not Runtime.LLAMA_CPP and shape is not None and shape.linear_layers > 0
+        context, parallel = self._contexts()[0], self._slots()[-1]
+        return replace(self._demand(terms), context=context, parallel=parallel, state_bits=16 if hybrid else 32)
+
+    def _too_big(self, terms: Terms, demand: Demand) -> Rejected:
         candidate = self.candidate
-        contexts, slots = self._contexts(), self._slots()
-        demand = replace(self._demand(terms), context=contexts[0], parallel=slots[-1])
-        if candidate.image.runtime is Runtime.VLLM and demand.shape is not None and demand.shape.linear_layers:
-            demand = replace(demand, state_bits=16)
-        refused = refuses(terms, candidate, Size(contexts[0], slots[-1], self.length, demand.batch))
-        smallest = self.forecast(demand)
+        size = Size(demand.context, demand.parallel, self.length, demand.batch)
+        refused, smallest = refuses(terms, candidate, size), self.forecast(demand)
         if refused is not None and fits(smallest):
             return turned_down(candidate, refused)
         known = f"{candidate.evidence}: " if candidate.drafter is not None else ""

@@ -63,8 +63,12 @@ def _safer(site: Site, fitted: Fitted, best: Plan) -> Iterator[Rung]:
 
 
 def _otherwise(others: Sequence[Plan], best: Plan) -> Iterator[Rung]:
-    """Other methods of the same engine, plain last; then what else there is, one for each runtime and plain."""
+    """Other methods of the same engine, plain last; then what else there is, one for each runtime and plain.
+
+    An engine that fails without drafting does not get better with it.
+    """
     same = [p for p in others if (p.variant, p.image, p.devices) == (best.variant, best.image, best.devices)]
+    same = [p for p in same if best.method is not Method.NONE or p.method is Method.NONE]
     for plan in sorted(same, key=lambda p: p.method is Method.NONE):
         yield Rung(f"method_{plan.method}", _drafted(plan), plan)
     runtimes = {best.runtime}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -47,15 +48,30 @@ def largest(choices: Sequence[int], parallels: Sequence[int], look: Callable[[in
     for parallel in parallels:
         if best is not None and worth(choices[-1], parallel) <= best[0]:
             continue
-        low, high, found = -1, len(choices), None
-        at = high - 1  # the largest first: where memory is plenty, that is all
-        while low + 1 < high:
-            hit = look(choices[at], parallel)
-            if hit is None:
-                high = at
-            else:
-                low, found = at, hit
-            at = (low + high) // 2
-        if found is not None and (best is None or worth(choices[low], parallel) > best[0]):
-            best = (worth(choices[low], parallel), found)
+        at, found = _longest(choices, partial(_swapped, look, parallel))
+        if found is not None and (best is None or worth(choices[at], parallel) > best[0]):
+            best = (worth(choices[at], parallel), found)
     return None if best is None else best[1]
+
+
+def _swapped(look: Callable[[int, int], Found | None], parallel: int, context: int) -> Found | None:
+    return look(context, parallel)
+
+
+def _longest(choices: Sequence[int], look: Callable[[int], Found | None]) -> tuple[int, Found | None]:
+    """The last choice that is found to fit, and where it stands; what is likeliest is looked at first: that all fit,
+    or that none does."""
+    last = len(choices) - 1
+    found = look(choices[last])
+    if found is not None or last == 0:
+        return last, found
+    found = look(choices[0])
+    low, high = 0, last
+    while found is not None and low + 1 < high:
+        middle = (low + high) // 2
+        hit = look(choices[middle])
+        if hit is None:
+            high = middle
+        else:
+            low, found = middle, hit
+    return low, found

@@ -41,7 +41,7 @@ def test_planning_for_a_shipped_host(call: Call, profile: str) -> None:
     assert len(plan["digest"]) == 64
     assert all({"code", "text", "source"} <= set(reason) for reason in plan["reasons"])
     assert said.document["alternatives"]
-    human = call("plan", "qwen3.6-27b", "--profile", profile)
+    human = call("plan", "qwen3.6-27b", "--profile", profile, "--all")
     assert plan["digest"] in human.out
     assert "[method]" in human.out
 
