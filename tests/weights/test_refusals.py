@@ -19,7 +19,8 @@ from orchestrator.errors import (
     exit_code,
     status,
 )
-from orchestrator.models import Format
+from orchestrator.kinds import Backend
+from orchestrator.models import Format, Runtime
 from orchestrator.runtimes import ADAPTERS
 from orchestrator.runtimes.base import LaunchRequest
 from orchestrator.weights import token
@@ -199,9 +200,19 @@ def test_where_a_token_comes_from(tmp_path: Path) -> None:
 
 
 def test_no_engine_asks_a_hub_or_has_a_token() -> None:
+    newest = {Runtime.VLLM: "0.33.0", Runtime.SGLANG: "0.5.23", Runtime.LLAMA_CPP: "b11434"}
     for runtime, adapter in ADAPTERS.items():
         for method in adapter.methods:
-            request = LaunchRequest("/models/target", ("m",), method=method, drafter="/models/drafter", draft_tokens=3)
+            request = LaunchRequest(
+                "/models/target",
+                ("m",),
+                method=method,
+                drafter="/models/drafter",
+                draft_tokens=3,
+                backend=Backend.CUDA,
+                version=newest[runtime],
+                port=None if adapter.socket else "17000",
+            )
             env = adapter.command(request).env
             assert env["HF_HUB_OFFLINE"] == "1", runtime
             assert env["TRANSFORMERS_OFFLINE"] == "1", runtime
