@@ -62,6 +62,8 @@ class ImageEntry(Frozen):
     eager: bool = False
     shm: int | None = Field(default=None, gt=0)
     speed: float = Field(default=1.0, gt=0)
+    by_name: bool = False
+    """Only where a person names it: it does what another one does, or is for few."""
     source: str
 
     @property

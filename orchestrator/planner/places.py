@@ -104,11 +104,11 @@ def images(
         and image.serves(vendor, arch)
     ]
     if wish.image is None:
-        yield from fitting
+        yield from (image for image in fitting if not image.by_name)
     elif named is not None:
         yield from (image for image in fitting if image is named)
     elif fitting:
-        like = fitting[0]
+        like = next((image for image in fitting if not image.by_name), fitting[0])
         # ... but what that one needs is no word about this one
         update: dict[str, object] = dict.fromkeys(
             ("version", "digest", "driver", "cuda", "kernel", "compressed_bytes", "size_bytes", "needs_source")
