@@ -1,6 +1,7 @@
 """What a model file says of itself, as plain values, and whether a drafter belongs to a target.
 
-Pure: `orchestrator.gguf_file` reads files into these values, the planner decides on them.
+Pure: `orchestrator.gguf_file` and `orchestrator.reading` read files into these values, the planner
+decides on them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.kinds import KvType
 from orchestrator.models import Drafter, Format, Shape, Variant
 from orchestrator.plan import Method, Reason
 
@@ -17,14 +19,54 @@ DRAFT_VOCAB_SLACK = 128
 
 
 @dataclass(frozen=True, slots=True)
+class Quantised:
+    """How weights are quantised: the `quant_method` that engines know it by, bits a weight, the word for people,
+    numbers a scale, and the type that the checkpoint orders for the KV cache (vLLM obeys it)."""
+
+    method: str
+    bits: int | None
+    text: str
+    group: int | None = None
+    kv: KvType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Portions:
+    """Bytes of a model's tensors by what they are for. An engine that is told to leave images alone loads no
+    `vision`; with tied embeddings it keeps one of `embedding` and `head`; `mtp` is loaded for MTP only."""
+
+    embedding: int
+    head: int
+    vision: int
+    mtp: int
+    rest: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all tensors."""
+        return self.embedding + self.head + self.vision + self.mtp + self.rest
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterFacts:
     """What only a drafter's file says. `block_size` is DFlash's, which drafts one token fewer, and
-    DSpark's, which drafts as many (8 of block 8 were drafted by llama.cpp b11549)."""
+    DSpark's, which drafts as many (8 of block 8 were drafted by llama.cpp b11549).
+
+    `target_layers` are numbered as llama.cpp does: the hidden state that enters layer n. `version` is 2 for
+    DFlash 2 (a convolution and a candidate selector); `draft_vocab` is that of an EAGLE-3 head that drafts
+    from a part of the vocabulary only.
+    """
 
     method: Method
     block_size: int | None = None
     target_layers: tuple[int, ...] = ()
     target_hidden: int | None = None
+    target_depth: int | None = None
+    """Layers of the target it was made for."""
+    mask_token: int | None = None
+    version: int = 1
+    markov_rank: int | None = None
+    draft_vocab: int | None = None
 
     @property
     def longest(self) -> int | None:
@@ -39,7 +81,7 @@ class FileFacts:
     """A readable model file. `path` is absolute; sizes are bytes; unknown is None.
 
     `tokens_digest` is SHA-256 (hex) over the vocabulary in order, so equal digests mean
-    equal token numbers. `nextn_layers` counts MTP blocks inside a target.
+    equal token numbers. `nextn_layers` counts MTP blocks inside a target that have weights.
     """
 
     path: str
@@ -58,6 +100,14 @@ class FileFacts:
     parts: int = 1
     root: str | None = None
     """The folder to mount, where it is not the file's own: a Hugging Face cache's repository."""
+    quantised: Quantised | None = None
+    portions: Portions | None = None
+    mtp_declared: int = 0
+    """Layers of an MTP head that the metadata declares. More than `nextn_layers`: whoever quantised it dropped them."""
+    end_tokens: tuple[int, ...] = ()
+    """Numbers of the tokens that end a text or pad it."""
+    unclear: str | None = None
+    """Why there is no `shape`, where the metadata has one that is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +148,10 @@ def stored_at(store: str, thing: Variant | Drafter) -> str:
 def mismatch(target: FileFacts, drafter: FileFacts, method: Method) -> Reason | None:
     """Why this drafter cannot serve this target with this method; None when nothing speaks against it.
 
-    Engines find out late or not at all: another width aborts llama.cpp in an assertion, another
-    vocabulary leaves it healthy without speculation, and an EAGLE-3 file given as DFlash answers
-    every chat with an error.
+    Told from what the files say, never from their names. Engines find out late or not at all: another
+    width aborts llama.cpp in an assertion, another vocabulary leaves it healthy without speculation, an
+    EAGLE-3 file given as DFlash answers every chat with an error, and a mask token that ends texts drafts
+    nothing that is accepted.
     """
     file = drafter.path.rpartition("/")[2]
     declared = drafter.drafter
@@ -109,7 +160,8 @@ def mismatch(target: FileFacts, drafter: FileFacts, method: Method) -> Reason | 
             return Reason(
                 "drafter_kind", f"{file} is a {declared.method} drafter, not a draft model of its own", ENGINE_NOTES
             )
-        return _vocabulary(target, drafter, slack=DRAFT_VOCAB_SLACK)
+        slack = DRAFT_VOCAB_SLACK if drafter.format is Format.GGUF else 0  # vLLM wants the same number of rows
+        return _vocabulary(target, drafter, slack=slack)
     if declared is None or declared.method is not method:
         kind = drafter.architecture if declared is None else declared.method
         return Reason("drafter_kind", f"{file} holds a {kind} model, not a {method} drafter", ENGINE_NOTES)
@@ -117,10 +169,45 @@ def mismatch(target: FileFacts, drafter: FileFacts, method: Method) -> Reason | 
     width = declared.target_hidden or (None if drafter.shape is None else drafter.shape.hidden)
     if wanted is not None and width is not None and wanted != width:
         return Reason("drafter_width", f"{file} was made for width {width}, the target has {wanted}", ENGINE_NOTES)
-    if target.shape is not None and declared.target_layers and max(declared.target_layers) >= target.shape.layers:
-        layer, layers = max(declared.target_layers), target.shape.layers
-        return Reason("drafter_layers", f"{file} reads layer {layer}, the target has {layers} layers", ENGINE_NOTES)
-    return _vocabulary(target, drafter, slack=0)
+    return _layers(target, declared, file) or _mask(target, declared, file) or _vocabulary(target, drafter, slack=0)
+
+
+def no_mtp_head(target: FileFacts) -> Reason | None:
+    """Why a target cannot draft with a head of its own; None when it can."""
+    file = target.path.rpartition("/")[2]
+    if target.nextn_layers:
+        return None
+    if target.mtp_declared:
+        text = f"{file} declares an MTP head and has no weights for it: whoever quantised it left them out"
+        return Reason("no_mtp_head", text, "its own tensors")
+    return Reason("no_mtp_head", f"{file} has no MTP head", "its own tensors")
+
+
+def _layers(target: FileFacts, declared: DrafterFacts, file: str) -> Reason | None:
+    depth = None if target.shape is None else target.shape.layers
+    if depth is None:
+        return None
+    if declared.target_depth is not None and declared.target_depth != depth:
+        text = f"{file} was made for a target of {declared.target_depth} layers, this one has {depth}"
+        return Reason("drafter_layers", text, "its configuration")
+    furthest = max(declared.target_layers, default=0)
+    # what follows the last layer is there for whoever was trained on it in transformers, and not in llama.cpp
+    if furthest > depth or (furthest == depth and target.format is Format.GGUF):
+        return Reason("drafter_layers", f"{file} reads layer {furthest}, the target has {depth} layers", ENGINE_NOTES)
+    return None
+
+
+def _mask(target: FileFacts, declared: DrafterFacts, file: str) -> Reason | None:
+    mask = declared.mask_token
+    if mask is None or declared.method not in (Method.DFLASH, Method.DSPARK):
+        return None
+    if target.vocab is not None and mask >= target.vocab:
+        text = f"{file} masks with token {mask}, the target has {target.vocab} tokens"
+        return Reason("drafter_mask", text, "its configuration")
+    if mask in target.end_tokens:
+        text = f"{file} masks with token {mask}, which ends or pads the target's texts"
+        return Reason("drafter_mask", text, "its configuration")
+    return None
 
 
 def _vocabulary(target: FileFacts, drafter: FileFacts, *, slack: int) -> Reason | None:
@@ -131,7 +218,12 @@ def _vocabulary(target: FileFacts, drafter: FileFacts, *, slack: int) -> Reason 
         text = f"{file} knows {drafter.vocab} tokens, the target {target.vocab}"
         return Reason("drafter_vocabulary", text, ENGINE_NOTES)
     digests = target.tokens_digest, drafter.tokens_digest
-    if target.vocab == drafter.vocab and None not in digests and digests[0] != digests[1]:
+    if (
+        target.format is drafter.format
+        and target.vocab == drafter.vocab
+        and None not in digests
+        and digests[0] != digests[1]
+    ):
         text = f"{file} numbers its tokens differently from the target"
         return Reason("drafter_vocabulary", text, ENGINE_NOTES)
     return None

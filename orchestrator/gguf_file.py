@@ -211,6 +211,17 @@ def _unreadable(path: str, error: OSError | ValueError) -> ModelFileError:
     return ModelFileError(f"{path} cannot be read: {error.strerror or error}", hint="check the disk")
 
 
+def _without_overlaps(tensors: list[TensorInfo]) -> None:
+    """Each name once, each byte once: else the sizes that are told from the table mean nothing."""
+    if len({t.name for t in tensors}) != len(tensors):
+        raise _Bad("has two tensors of one name")
+    taken = 0
+    for tensor in sorted(tensors, key=lambda t: (t.offset, tensor_size(t) or 0)):
+        if tensor.offset < taken:
+            raise _Bad(f"lets tensor {tensor.name[:80]} overlap another one")
+        taken = tensor.offset + (tensor_size(tensor) or 0)
+
+
 def _read(file: BinaryIO, path: str, size: int) -> FileFacts:
     reader = _Reader(file, size)
     if size < 24 or reader.take(4) != b"GGUF":
@@ -230,6 +241,7 @@ def _read(file: BinaryIO, path: str, size: int) -> FileFacts:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 20:
         raise _Bad(f"has an alignment of {alignment!r}")
     start = -(-reader.position // alignment) * alignment
+    _without_overlaps(tensors)
     end = max((start + t.offset + (tensor_size(t) or 0) for t in tensors), default=start)
     if tensors and end > size:
         raise ModelFileError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +12,20 @@ from orchestrator.errors import ModelFileError, WeightsMissing
 from orchestrator.file_facts import FileFacts, FileProblem, location, stored_at
 from orchestrator.models import Drafter, Format, ModelEntry, Variant
 from orchestrator.plan import Plan
+from orchestrator.reading import folder
 from orchestrator.weights import shelf
 from orchestrator.weights.choosing import source_of
 
 MOST_REMEMBERED = 1024
+_READ = (".safetensors", ".json", ".jinja")
+"""Ends of the names of files that a folder's facts come from."""
 
 
 class FileReader:
     """Reads model files once: facts are kept by path, size, inode and modification time."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, int, int, int], FileFacts | FileProblem] = {}
+        self._seen: dict[Hashable, FileFacts | FileProblem] = {}
 
     def inspect(self, entry: ModelEntry, store: Path) -> dict[str, FileFacts | FileProblem]:
         """What is known of the entry's files, for `planner.plan`. Blocking: call it off the event loop.
@@ -50,14 +54,14 @@ class FileReader:
                 return None
             info = None
         if thing.format is Format.SAFETENSORS:
-            return _folder(thing, path) if info is not None else FileProblem(path, f"{path} does not exist")
+            return self._folder(path) if info is not None else FileProblem(path, f"{path} does not exist")
         return self._gguf(path, info)
 
     def _pulled(self, thing: Variant | Drafter, held: shelf.Held) -> FileFacts | FileProblem:
         """Weights that were pulled: the parts of a split GGUF count together."""
         root = None if held.selection.outside is None else str(held.root)
         if thing.format is Format.SAFETENSORS:
-            found = _folder(thing, str(held.folder))
+            found = self._folder(str(held.folder), root)
             return found if isinstance(found, FileProblem) else replace(found, path=str(held.folder), root=root)
         parts = []
         for file in held.files:
@@ -81,12 +85,28 @@ class FileReader:
     def _gguf(self, path: str, info: os.stat_result | None) -> FileFacts | FileProblem:
         key = (path, 0, 0, 0) if info is None else (path, info.st_size, info.st_ino, info.st_mtime_ns)
         known = self._seen.get(key) if info is not None else None
+        return known or self._remembered(key, _read(path))
+
+    def _folder(self, path: str, root: str | None = None) -> FileFacts | FileProblem:
+        """A folder of safetensors; `root` is what an engine is given of it, where that is more than the folder."""
+        try:
+            key = (path, root, *_signature(path))
+        except OSError as error:
+            return FileProblem(path, f"{path} cannot be read: {error.strerror or error}")
+        known = self._seen.get(key)
         if known is None:
-            known = _read(path)
-            if len(self._seen) >= MOST_REMEMBERED:
-                self._seen.clear()
-            self._seen[key] = known
+            try:
+                known = folder.read(path, root)
+            except ModelFileError as error:
+                known = FileProblem(path, error.detail, error.hint)
+            self._remembered(key, known)
         return known
+
+    def _remembered(self, key: Hashable, found: FileFacts | FileProblem) -> FileFacts | FileProblem:
+        if len(self._seen) >= MOST_REMEMBERED:
+            self._seen.clear()
+        self._seen[key] = found
+        return found
 
 
 def _read(path: str) -> FileFacts | FileProblem:
@@ -96,30 +116,20 @@ def _read(path: str) -> FileFacts | FileProblem:
         return FileProblem(path, error.detail, error.hint)
 
 
-def _folder(thing: Variant | Drafter, path: str) -> FileFacts | FileProblem:
-    """A folder of safetensors: only its size is taken from it; the catalogue knows the shape."""
-    real = os.path.realpath(path)
-    if not os.path.isdir(real):
-        return FileProblem(path, f"{path} is no folder", "safetensors models are folders with a config.json")
-    size = 0
-    try:
-        with os.scandir(real) as entries:
-            size = sum(e.stat().st_size for e in entries if e.name.endswith(".safetensors") and e.is_file())
-    except OSError as error:
-        return FileProblem(path, f"{path} cannot be read: {error.strerror or error}")
-    if not size or not os.path.isfile(os.path.join(real, "config.json")):
-        return FileProblem(path, f"{path} holds no complete model", "*.safetensors and config.json are needed")
-    return FileFacts(
-        path=real,
-        size=size,
-        format=Format.SAFETENSORS,
-        architecture=None,
-        name=None,
-        shape=thing.shape,
-        tensor_bytes=size,
-        vocab=None,
-        tokens_digest=None,
-    )
+def _signature(path: str) -> Iterator[tuple[object, ...]]:
+    """What changes when a folder's files do. Raises OSError; a file is no folder."""
+    if not os.path.isdir(path):
+        info = os.stat(path)
+        yield (info.st_size, info.st_ino, info.st_mtime_ns)
+        return
+    with os.scandir(path) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            if entry.name.endswith(_READ):
+                try:
+                    info = entry.stat()
+                except OSError:  # a link to nothing
+                    info = entry.stat(follow_symlinks=False)
+                yield (entry.name, info.st_size, info.st_ino, info.st_mtime_ns)
 
 
 def check_mounted(plan: Plan) -> None:
