@@ -16,17 +16,21 @@ from hosts.roots import Roots
 
 _PREFIXED = re.compile(r"(?:libpod|docker|crio|cri-containerd)-([0-9a-f]{64})(?:\.scope)?")
 _PLAIN = re.compile(r"[0-9a-f]{64}")
+MOST_PROCESSES = 256
+"""Processes of one container that are looked at."""
 _PLAIN_BELOW = ("docker", "kubepods", "lxc", "containerd")
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSample:
     """Memory of one container in bytes. `memory` is what its control group is charged for, the page cache of
-    its weights included; `rss` the part that is no file's. GPU memory is in neither, or in `memory` only where
-    the driver takes it from the process (managed memory of an APU)."""
+    its weights included; `rss` the part that is no file's; `peak` the most that its present processes together
+    ever had resident, mapped weights included whoever else reads them. GPU memory is in neither, or in `memory`
+    only where the driver takes it from the process (managed memory of an APU)."""
 
     memory: int | None
     rss: int | None
+    peak: int | None = None
 
 
 def container_of(text: str | None) -> str | None:
@@ -67,8 +71,30 @@ def container_memory(roots: Roots, container: str, pid: int) -> ContainerSample 
         else:
             continue
         if known(size) is not None:
-            return ContainerSample(known(size), known(number(rss)))
-    return ContainerSample(None, None)
+            return ContainerSample(known(size), known(number(rss)), _peak(roots, _processes(folder, pid)))
+    return ContainerSample(None, None, _peak(roots, [pid]))
+
+
+def _processes(folder: Path, pid: int) -> list[int]:
+    """The processes of a group, by the host's count; those that lie in groups below it as well."""
+    text = read_text(folder / "cgroup.procs", 65536) or ""
+    found = {int(word) for word in text.split()[:MOST_PROCESSES] if word.isdigit() and word != "0"}
+    return sorted(found | {pid})
+
+
+def _peak(roots: Roots, pids: list[int]) -> int | None:
+    """The sum of what each process had resident at most (VmHWM, which the kernel keeps)."""
+    peaks = [_high_water(read_text(roots.proc / str(pid) / "status", 65536)) for pid in pids]
+    known_ones = [peak for peak in peaks if peak is not None]
+    return sum(known_ones) if known_ones else None
+
+
+def _high_water(text: str | None) -> int | None:
+    for line in (text or "").splitlines():
+        if line.startswith("VmHWM:"):
+            words = line.split()
+            return int(words[1]) * 1024 if len(words) == 3 and words[1].isdigit() else None
+    return None
 
 
 def _lines(text: str | None) -> Iterator[tuple[list[str], str]]:

@@ -39,6 +39,8 @@ from orchestrator.images import Images
 from orchestrator.issues import Issues
 from orchestrator.jobs import Jobs
 from orchestrator.loading_marks import LoadingMarks
+from orchestrator.measuring.ledger import Ledger
+from orchestrator.measuring.observing import Observing
 from orchestrator.paths import Paths
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
@@ -63,6 +65,7 @@ class Parts:
     guard: Guard
     jobs: Jobs
     gate: DeviceGate
+    observing: Observing
     desired: Sequence[DesiredRow]
     revive: Callable[[], Awaitable[None]] | None
     closing: AsyncExitStack
@@ -132,7 +135,20 @@ async def assemble(
             pulls_at_start=lambda: planning.image_settings.pull == "missing",
         )
         await images.read()
-        planning = Planning(paths, config, admission, podman, clock, images=images)
+        ledger = await Ledger.open(paths.measurements)
+        closing.push_async_callback(ledger.close)
+        observing = Observing(
+            ledger,
+            host=host,
+            podman=podman,
+            clock=clock,
+            timing=timing,
+            client=lambda engine: runner.client(engine),  # noqa: PLW0108 - made below
+        )
+        await observing.read()
+        planning = Planning(
+            paths, config, admission, podman, clock, images=images, timing=timing, measured=lambda: observing.known
+        )
         runner = Runner(
             podman=podman,
             paths=paths,
@@ -171,7 +187,7 @@ async def assemble(
         context = Context(*shared, marks, guard, images, gate, needs, Turns())
         known = (config, version, boot, podman, host, roots, planning)
         desired = await store.desired()
-        return Parts(*known, context, guard, jobs, gate, desired, revive, closing.pop_all())
+        return Parts(*known, context, guard, jobs, gate, observing, desired, revive, closing.pop_all())
 
 
 def watch_devices(parts: Parts, actors: Callable[[], Sequence[Actor]]) -> DeviceWatch:

@@ -20,7 +20,7 @@ from orchestrator.errors import EngineFailed
 from orchestrator.lifecycle import EngineFacts, allowed
 from orchestrator.paths import Paths
 from orchestrator.plan import Plan
-from orchestrator.views import EngineView, State
+from orchestrator.views import EngineMemory, EngineView, State
 
 SOCKET_NAME = "engine.sock"
 KEY_BITS = 256
@@ -60,12 +60,20 @@ class Engine:
     container_id: str | None = None
     pid: int | None = None
     ready_at: float | None = None
+    load_s: float | None = None
+    """Seconds from its creation until it was ready; None for one that a former daemon started."""
     exited: asyncio.Event = field(default_factory=asyncio.Event)
     watch: ExitWatch | None = None
     on_exit: Callable[[], None] | None = None
     admit: bool = True
     verdict: EngineFailed | None = None
     """Why we ended its process ourselves; None when we did not."""
+    failed: bool = False
+    """Whether it ever failed: what it took then says nothing of what it takes."""
+    observed: int | None = None
+    """Bytes that it was seen to take at most, as `orchestrator.measuring` counts them, which alone sets this."""
+    printed: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that it printed while it started; from there as well."""
     reported: Sequence[Mapping[str, object]] = ()
     """What a GPU reported about its processes (an XID), newest last; `at` is monotonic."""
 
@@ -78,6 +86,7 @@ class Engine:
         """Go to another state; a transition that the table does not have is a bug."""
         if not allowed(self.state, state):
             raise RuntimeError(f"{self.name}: {self.state} -> {state} is no transition")
+        self.failed = self.failed or state is State.FAILED
         self.state = state
 
     def follow(self, pid: int) -> None:
@@ -118,6 +127,11 @@ class Engine:
             port=self.port,
             since=self.since,
             in_flight=in_flight,
+            memory=EngineMemory(
+                expected=self.plan.expected_memory,
+                observed=self.observed,
+                printed=dict(self.printed),
+            ),
         )
 
 

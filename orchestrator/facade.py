@@ -22,6 +22,7 @@ from orchestrator.views import (
     ImageView,
     Issue,
     JobView,
+    MeasuredView,
     ModelView,
     PinView,
     PruneResult,
@@ -105,6 +106,12 @@ class Facade(Protocol):
 
     def logs(self, name: str, *, tail: int | None = 100, follow: bool = False) -> AsyncIterator[LogLine]:
         """Lines of the serving (or last) engine's log. Raises NotFound."""
+
+    async def measured(self) -> Sequence[MeasuredView]:
+        """What this host has learned from running, by combination."""
+
+    async def forget_measured(self, model: str | None) -> int:
+        """Forget what was learned of a model (by its public name), or everything; how many combinations it was."""
 
     async def reload(self, *, dry_run: bool) -> ReloadResult:
         """Raises ConfigError and changes nothing when a file is bad."""

@@ -57,6 +57,11 @@ class Paths:
         return self.state_dir / "outrider.db"
 
     @property
+    def measurements(self) -> Path:
+        """What this host has learned from running."""
+        return self.state_dir / "measured.db"
+
+    @property
     def token_file(self) -> Path:
         return self.state_dir / "token"
 

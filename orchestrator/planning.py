@@ -34,11 +34,15 @@ from orchestrator.errors import (
 )
 from orchestrator.file_facts import FileProblem, Files, location
 from orchestrator.images import Images
+from orchestrator.measured import NOTHING, Measured
+from orchestrator.measuring import deadlines, ran
 from orchestrator.model_files import FileReader
 from orchestrator.models import ModelEntry
 from orchestrator.paths import Paths
 from orchestrator.plan import Method, Plan, Planned, Rejected
 from orchestrator.planner.places import DEVICE_UNNAMED
+from orchestrator.runtimes import adapter
+from orchestrator.timing import Timing
 from orchestrator.views import ModelView
 from orchestrator.weights.choosing import things
 from orchestrator.weights.existing import cache_folder
@@ -65,8 +69,12 @@ class Planning:
         clock: Clock,
         *,
         images: Images | None = None,
+        timing: Timing | None = None,
+        measured: Callable[[], Measured] = lambda: NOTHING,
     ) -> None:
-        """Without `images` no image is pinned."""
+        """Without `images` no image is pinned. `measured` is what this host has learned from running so far."""
+        self._timing = timing or Timing()
+        self._measured = measured
         self._paths = paths
         self._images = images
         self._clock = clock
@@ -118,6 +126,12 @@ class Planning:
         named = (i for i in self._catalogue.images if image in (i.name, i.reference))
         return image is not None and any(i.vendor is None for i in named)
 
+    def load_limit(self, plan: Plan, seen: float | None) -> float:
+        """Seconds that a start of this plan may take; `seen` is how long starts took here before."""
+        arch = ran.of(plan, self._admission.facts).arch
+        prior = adapter(plan.runtime).load_prior_s(plan.expected_memory.weights, deadlines.backend(plan, arch), arch)
+        return deadlines.load_limit(self._timing.load, prior, seen)
+
     def device_need(self, entry: ModelEntry, last: Sequence[Device], why: str) -> Need | None:
         """See `device_need.need`: with the images and defaults of this host."""
         return device_need.need(entry, entry.image or self._defaults.image, self._catalogue.images, last, why)
@@ -144,6 +158,7 @@ class Planning:
             defaults=self._defaults,
             store=str(self._paths.store),
             today=self._clock.today(),
+            measured=self._measured(),
         )
         return self._named(found)
 
@@ -179,6 +194,7 @@ class Planning:
                     files,
                     defaults=self._defaults,
                     store=str(self._paths.store),
+                    measured=self._measured(),
                 )
             )
         if found.plan is None:

@@ -41,6 +41,7 @@ from orchestrator.views import (
     ImageView,
     Issue,
     JobView,
+    MeasuredView,
     ModelView,
     PinView,
     PruneResult,
@@ -86,6 +87,7 @@ class Outrider:
         self._chores = Chores(
             {
                 "compact": self._c.store.compact,
+                "measurements": parts.observing.compact,
                 "sweep": self._rounds.sweep,
                 "pull_leftovers": self._c.images.pulls.sweep,
                 "doctor": patrol.look,
@@ -135,6 +137,11 @@ class Outrider:
         self._loops.every("guard", timing.guard_period, lambda: self._p.guard.look(self._registry.all()))
         self._p.host.watch(lambda: watched(a.deployment for a in self._registry.all()))
         self._loops.every("telemetry", timing.telemetry_period, self._p.host.read)
+        self._loops.every(
+            "measuring",
+            timing.telemetry_period,
+            lambda: self._p.observing.look([a.deployment for a in self._registry.all()]),
+        )
         self._loops.every("devices", timing.device_look, self._devices.look)
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
@@ -321,6 +328,14 @@ class Outrider:
             return
         async for line in self._p.podman.logs(engine.container_id, tail=tail, follow=follow):
             yield line
+
+    # what was learned from running
+
+    async def measured(self) -> Sequence[MeasuredView]:
+        return await self._p.observing.views()
+
+    async def forget_measured(self, model: str | None) -> int:
+        return await self._p.observing.forget(model)
 
     # housekeeping
 

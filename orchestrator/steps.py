@@ -235,7 +235,8 @@ class Steps:
         )
         engine.on_exit = self._exited
         try:
-            proven = await self._c.runner.bring_up(engine, limit=d.entry.load_s or self._c.timing.load, seen=self._seen)
+            limit = d.entry.load_s or self._c.planning.load_limit(engine.plan, d.last_start_s)
+            proven = await self._c.runner.bring_up(engine, limit=limit, seen=self._seen)
         except asyncio.CancelledError:
             if engine.state in (State.PULLING, State.CREATING):
                 engine.move(State.FAILED)  # cut off in the middle of a create: removed, not continued
@@ -258,7 +259,7 @@ class Steps:
         await self._noted(self._c.needs.proven(d.name, engine.plan, now))
         if fresh:
             await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
-            d.last_start_s = seconds
+            d.last_start_s = engine.load_s = seconds
         d.reason, d.guarded, d.proven = None, None, engine.plan.digest
         self._promote(engine)
         self.emit(

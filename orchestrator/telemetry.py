@@ -58,7 +58,8 @@ class AcceleratorReading:
 @dataclass(frozen=True, slots=True)
 class EngineReading:
     """One engine at one moment, in bytes: `gpu_memory` by PCI address, `memory` what its container is charged
-    for on the host (the page cache of its weights included), `rss` the part of it that is no file's."""
+    for on the host (the page cache of its weights included), `rss` the part of it that is no file's, `peak` the most
+    that its processes had resident."""
 
     id: str
     deployment: str
@@ -66,6 +67,7 @@ class EngineReading:
     gpu_memory: Mapping[str, int]
     memory: int | None
     rss: int | None
+    peak: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ def _engine(engine: Watched, sample: Sample) -> EngineReading:
         gpu_memory=held,
         memory=None if container is None else container.memory,
         rss=None if container is None else container.rss,
+        peak=None if container is None else container.peak,
     )
 
 

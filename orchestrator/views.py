@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from orchestrator.plan import ExpectedMemory
+
 
 class Desired(StrEnum):
     """What a person asked for. Written by one API verb, kept in SQLite."""
@@ -44,6 +46,17 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """What was expected of an engine's memory, beside what it takes: bytes on each of its devices, or in system
+    memory. `observed` is the most that was seen (None: not looked at yet), `printed` are the sizes that it
+    printed itself while it started, by kind; what it did not print is absent."""
+
+    expected: ExpectedMemory
+    observed: int | None = None
+    printed: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
     """One engine. `plan` is the plan's digest."""
 
@@ -64,6 +77,29 @@ class EngineView:
     port: int | None
     since: float
     in_flight: int
+    memory: EngineMemory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredView:
+    """What this host has learned of one combination. `starts` and `memory` (bytes at the peak beyond what was
+    expected; negative: less) are of starts with the present driver, as are `load_s` (the slowest of late ones) and
+    `tokens_s` (of one request alone); None where nothing is known yet. `seen` is the newest day (ISO)."""
+
+    model: str
+    variant: str
+    runtime: str
+    version: str | None
+    arch: str
+    method: str
+    drafter: str | None
+    starts: int
+    memory: int | None
+    load_s: float | None
+    tokens_s: float | None
+    seen: str | None
+    other_drivers: tuple[str, ...] = ()
+    """Drivers of which there are observations that do not count now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from api.cli import (
     installation,
     library,
     lifecycle,
+    measuredcommand,
     offline,
     processes,
     prunecommand,
@@ -91,6 +92,7 @@ for _module in (
     image,
     installation,
     prunecommand,
+    measuredcommand,
     completion,
 ):
     _module.register(app)

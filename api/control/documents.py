@@ -30,6 +30,13 @@ class DesiredBody(Body):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ForgottenDocument:
+    """How many combinations were forgotten."""
+
+    forgotten: int
+
+
 class PlanBody(Body):
     """What to plan for."""
 

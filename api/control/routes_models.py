@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Response
 
 from api.control.deps import Daemon, ModelName
-from api.control.documents import PlanBody, PlannedDocument
+from api.control.documents import ForgottenDocument, PlanBody, PlannedDocument
 from api.control.problems import documented, json_bytes
 from orchestrator.model_store import AddModel
-from orchestrator.views import JobView, ModelView
+from orchestrator.views import JobView, MeasuredView, ModelView
 from orchestrator.weights.request import PullPreview, PullRequest
 
 router = APIRouter(prefix="/api/v1", tags=["models"])
@@ -73,6 +73,32 @@ async def verify_model(daemon: Daemon, name: ModelName, response: Response) -> J
     job = await daemon.verify_model(name)
     response.headers["location"] = f"/api/v1/jobs/{job.id}"
     return job
+
+
+@router.get(
+    "/measurements",
+    operation_id="listMeasurements",
+    summary="What this host has learned from running",
+    responses=documented(401),
+)
+async def measurements(daemon: Daemon) -> Sequence[MeasuredView]:
+    """By combination: memory beyond what was expected, seconds to be ready, tokens a second of one request alone.
+    Plans count on it."""
+    return await daemon.measured()
+
+
+@router.delete(
+    "/measurements",
+    operation_id="forgetMeasurements",
+    summary="Forget what was learned",
+    responses=documented(400, 401),
+)
+async def forget_measurements(
+    daemon: Daemon,
+    model: Annotated[str | None, Query(description="Of this model alone, by its public name.", max_length=256)] = None,
+) -> ForgottenDocument:
+    """After a change of the machine that its driver does not show. Engines go on; what is learned next counts."""
+    return ForgottenDocument(forgotten=await daemon.forget_measured(model))
 
 
 @router.post(

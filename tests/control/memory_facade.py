@@ -33,6 +33,7 @@ from orchestrator.views import (
     Issue,
     JobState,
     JobView,
+    MeasuredView,
     ModelView,
     PinView,
     PrunedThing,
@@ -150,6 +151,18 @@ class MemoryFacade:
     async def issues(self) -> Sequence[Issue]:
         self.fail("issues")
         return (Issue("low_disk", "host", "little is left", "free some", 1700000000.0, {"free_bytes": 1}),)
+
+    async def measured(self) -> Sequence[MeasuredView]:
+        self.fail("measured")
+        return (
+            MeasuredView(
+                "smollm2", "q8-0", "llama.cpp", "b11434", "cpu", "none", None, 2, 1 << 20, 0.5, 88.0, "2026-11-01"
+            ),
+        )
+
+    async def forget_measured(self, model: str | None) -> int:
+        self.fail("forget_measured")
+        return 1 if model in (None, "smollm2") else 0
 
     async def images(self) -> Sequence[ImageView]:
         self.fail("images")

@@ -34,6 +34,8 @@ ROUTES = {
     ("post", "/api/v1/pulls", "pullModel"),
     ("post", "/api/v1/pulls/preview", "previewPull"),
     ("post", "/api/v1/plans", "plan"),
+    ("get", "/api/v1/measurements", "listMeasurements"),
+    ("delete", "/api/v1/measurements", "forgetMeasurements"),
     ("get", "/api/v1/deployments", "listDeployments"),
     ("get", "/api/v1/deployments/{name}", "getDeployment"),
     ("put", "/api/v1/deployments/{name}/desired", "setDesired"),

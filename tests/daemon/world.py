@@ -171,6 +171,9 @@ class Planner:
     def __init__(self) -> None:
         self.answer: Plan | BaseException = a_plan()
 
+    def load_limit(self, plan: Plan, seen: float | None) -> float:
+        return 900.0
+
     async def plan(
         self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None, fetch: object = None
     ) -> Plan:

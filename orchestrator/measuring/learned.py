@@ -1,0 +1,108 @@
+"""From single observations to what plans may count on: bounded, without outliers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+from orchestrator.measured import Measured, Ran, Residual, Speed
+
+K = TypeVar("K")
+V = TypeVar("V")
+LATELY = 5
+"""Starts that count: newer ones replace older ones, for engines, kernels and neighbours change."""
+WINDOWS = 20
+"""Stretches of decoding that count."""
+LEAST_TOKENS = 64
+"""Tokens from which a speed is one: a proof's eight say nothing."""
+FAR = 3.0
+"""An observation so many times the median distance from the median is an outlier ..."""
+NEAR = 64 << 20
+"""... unless it is within these bytes of it: small engines differ by what the system gives them."""
+STEADY = 0.05
+"""... or, for speeds, within this part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start. Bytes; `likely` is what was expected without margin and without correction, `peak` None where the
+    engine was killed or never seen. `day` is ISO."""
+
+    ran: Ran
+    driver: str | None
+    day: str
+    load_s: float | None
+    likely: int | None
+    peak: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """One stretch in which one request alone ran."""
+
+    ran: Ran
+    driver: str | None
+    day: str
+    tokens: int
+    seconds: float
+
+
+def measured(starts: Iterable[Start], decodings: Iterable[Decoding], drivers: frozenset[str | None]) -> Measured:
+    """What is known, of observations (the oldest first) with one of these drivers."""
+    grouped = _grouped((s.ran, s) for s in starts if s.driver in drivers)
+    stretches = _grouped((d.ran, d) for d in decodings if d.driver in drivers)
+    return Measured(
+        memory={ran: r for ran, several in grouped.items() if (r := _residual(several)) is not None},
+        speed={ran: s for ran, several in stretches.items() if (s := _speed(several)) is not None},
+        load_s={ran: load for ran, several in grouped.items() if (load := _load(several)) is not None},
+    )
+
+
+def _grouped(pairs: Iterable[tuple[K, V]]) -> Mapping[K, list[V]]:
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def _residual(starts: Sequence[Start]) -> Residual | None:
+    """The largest of the late residuals that agree with each other: a plan must hold at the peak."""
+    seen = [(s.peak - s.likely, s.day) for s in starts if s.peak is not None and s.likely is not None][-LATELY:]
+    if not seen:
+        return None
+    good = within([value for value, _ in seen], NEAR)
+    kept = [(value, day) for value, day in seen if good[0] <= value <= good[1]]
+    return Residual(max(value for value, _ in kept), len(kept), max(day for _, day in kept))
+
+
+def _load(starts: Sequence[Start]) -> float | None:
+    """The slower of what was seen lately; a start that was much slower than all others counts, for it may again."""
+    return max((s.load_s for s in starts[-LATELY:] if s.load_s is not None), default=None)
+
+
+def _speed(decodings: Sequence[Decoding]) -> Speed | None:
+    lately = [d for d in decodings if d.seconds > 0 and d.tokens > 0][-WINDOWS:]
+    if not lately:
+        return None
+    rates = [d.tokens / d.seconds for d in lately]
+    low, high = within(rates, STEADY * median(rates))
+    kept = [d for d, rate in zip(lately, rates, strict=True) if low <= rate <= high]
+    tokens, seconds = sum(d.tokens for d in kept), sum(d.seconds for d in kept)
+    if tokens < LEAST_TOKENS:
+        return None
+    return Speed(round(tokens / seconds, 3), round(seconds, 3), max(d.day for d in kept))
+
+
+def within(values: Sequence[float], near: float) -> tuple[float, float]:
+    """The bounds that no value but an outlier passes: `FAR` median deviations around the median, `near` at least.
+
+    Of two values neither is the outlier; the spread of three or more is known.
+    """
+    if len(values) < 3:
+        return min(values), max(values)
+    middle = median(values)
+    spread = median([abs(v - middle) for v in values])
+    reach = max(FAR * spread, near)
+    return middle - reach, middle + reach

@@ -1,0 +1,220 @@
+"""Where observations are kept: a database of their own. A damaged one loses what was learned, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import structlog
+
+from orchestrator.measured import Ran
+from orchestrator.measuring import ran as headings
+from orchestrator.measuring.learned import Decoding, Start
+
+log = structlog.get_logger("measuring")
+SCHEMA = 1
+STARTS_KEPT = 20
+"""Starts kept of one combination and driver."""
+DECODINGS_KEPT = 50
+MOST = 5_000
+"""Rows of each kind, whatever combinations there are."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS starts (
+    engine TEXT PRIMARY KEY, ran TEXT NOT NULL, driver TEXT, image TEXT NOT NULL, context INTEGER NOT NULL,
+    parallel INTEGER NOT NULL, at REAL NOT NULL, day TEXT NOT NULL, load_s REAL, likely INTEGER, peak INTEGER,
+    printed TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS starts_by_ran ON starts (ran, at);
+CREATE TABLE IF NOT EXISTS decodings (
+    ran TEXT NOT NULL, driver TEXT, at REAL NOT NULL, day TEXT NOT NULL, tokens INTEGER NOT NULL,
+    seconds REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS decodings_by_ran ON decodings (ran, at);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRow:
+    """One start as it is kept. `printed` are the sizes that the engine printed, by kind."""
+
+    engine: str
+    start: Start
+    image: str
+    context: int
+    parallel: int
+    at: float
+    """Unix seconds when it was ready."""
+    printed: Mapping[str, int] = field(default_factory=dict)
+
+
+class Ledger:
+    """The database. No method raises for a database in trouble: measurements are lost then, and it is logged."""
+
+    def __init__(self, db: aiosqlite.Connection | None) -> None:
+        self._db = db
+
+    @classmethod
+    async def open(cls, path: Path) -> Ledger:
+        """Open or create it. One that cannot be read is moved to `*.unreadable`, and a new one begun; where not even
+        that can be, nothing is kept."""
+        for attempt in range(2):
+            try:
+                return cls(await _connect(path))
+            except (sqlite3.Error, OSError) as error:
+                log.warning("measurements_unreadable", path=str(path), error=str(error))
+                if attempt or not _damaged(error):
+                    break
+                await asyncio.to_thread(_set_aside, path)
+        return cls(None)
+
+    async def close(self) -> None:
+        if self._db is not None:
+            await self._db.close()
+
+    # in
+
+    async def started(self, row: StartRow) -> None:
+        """An engine is ready."""
+        s = row.start
+        values = (row.engine, headings.to_text(s.ran), s.driver, row.image, row.context, row.parallel, row.at, s.day)
+        await self._write(
+            "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, s.load_s, s.likely, s.peak, json.dumps(dict(row.printed))),
+        )
+        await self._write(
+            "DELETE FROM starts WHERE ran = ? AND driver IS ? AND engine NOT IN"
+            " (SELECT engine FROM starts WHERE ran = ? AND driver IS ? ORDER BY at DESC LIMIT ?)",
+            (values[1], s.driver, values[1], s.driver, STARTS_KEPT),
+        )
+
+    async def peaked(self, engine: str, peak: int) -> None:
+        """It was seen to take more."""
+        await self._write("UPDATE starts SET peak = ? WHERE engine = ? AND peak IS NOT NULL", (peak, engine))
+
+    async def void(self, engine: str) -> None:
+        """It failed or was killed: its memory says nothing. How long it took to be ready still does."""
+        await self._write("UPDATE starts SET peak = NULL WHERE engine = ?", (engine,))
+
+    async def decoded(self, decoding: Decoding, at: float) -> None:
+        """One request alone was decoded."""
+        key = headings.to_text(decoding.ran)
+        await self._write(
+            "INSERT INTO decodings VALUES (?, ?, ?, ?, ?, ?)",
+            (key, decoding.driver, at, decoding.day, decoding.tokens, decoding.seconds),
+        )
+        await self._write(
+            "DELETE FROM decodings WHERE ran = ? AND driver IS ? AND rowid NOT IN"
+            " (SELECT rowid FROM decodings WHERE ran = ? AND driver IS ? ORDER BY at DESC LIMIT ?)",
+            (key, decoding.driver, key, decoding.driver, DECODINGS_KEPT),
+        )
+
+    async def forget(self, model: str | None) -> int:
+        """Forget all of a model (None: everything); how many combinations that were."""
+        known = {row.start.ran for row in await self.starts()} | {d.ran for d in await self.decodings()}
+        gone = {ran for ran in known if model in (None, ran.model)}
+        for ran in gone:
+            key = headings.to_text(ran)
+            await self._write("DELETE FROM starts WHERE ran = ?", (key,))
+            await self._write("DELETE FROM decodings WHERE ran = ?", (key,))
+        return len(gone)
+
+    async def compact(self) -> None:
+        """Keep both tables bounded, however many combinations there were."""
+        for table in ("starts", "decodings"):
+            await self._write(
+                f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY at DESC LIMIT ?)",  # noqa: S608 - ours
+                (MOST,),
+            )
+
+    # out
+
+    async def starts(self) -> Sequence[StartRow]:
+        """All starts, the oldest first."""
+        rows = await self._read(
+            "SELECT engine, ran, driver, day, load_s, likely, peak, image, context, parallel, at, printed"
+            " FROM starts ORDER BY at, rowid"
+        )
+        return [found for row in rows if (found := _start(row)) is not None]
+
+    async def decodings(self) -> Sequence[Decoding]:
+        """All stretches of decoding, the oldest first."""
+        rows = await self._read("SELECT ran, driver, day, tokens, seconds FROM decodings ORDER BY at, rowid")
+        return [Decoding(ran, *row[1:]) for row in rows if (ran := headings.from_text(row[0])) is not None]
+
+    async def of(self, ran: Ran) -> Sequence[StartRow]:
+        """The starts of one combination, the oldest first."""
+        return [row for row in await self.starts() if row.start.ran == ran]
+
+    async def _read(self, query: str) -> list[Any]:
+        if self._db is None:
+            return []
+        try:
+            return list(await self._db.execute_fetchall(query))
+        except sqlite3.Error as error:
+            log.warning("measurements_not_read", error=str(error))
+            return []
+
+    async def _write(self, query: str, values: Sequence[object]) -> None:
+        if self._db is None:
+            return
+        try:
+            await self._db.execute(query, values)
+            await self._db.commit()
+        except sqlite3.Error as error:
+            log.warning("measurement_not_kept", error=str(error))
+
+
+def _start(row: Any) -> StartRow | None:
+    ran = headings.from_text(row[1])
+    if ran is None:
+        return None
+    try:
+        printed = {str(k): int(v) for k, v in json.loads(row[11]).items()}
+    except (ValueError, TypeError, AttributeError):
+        printed = {}
+    return StartRow(
+        engine=row[0],
+        start=Start(ran, row[2], row[3], row[4], row[5], row[6]),
+        image=row[7],
+        context=row[8],
+        parallel=row[9],
+        at=row[10],
+        printed=printed,
+    )
+
+
+async def _connect(path: Path) -> aiosqlite.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    db = await aiosqlite.connect(path)
+    try:
+        await db.execute("PRAGMA journal_mode = WAL")
+        await db.execute("PRAGMA synchronous = NORMAL")  # the last minute may be lost with the power
+        await db.executescript(_SCHEMA)
+        problems = [row[0] for row in await db.execute_fetchall("PRAGMA quick_check(1)")]
+        if problems != ["ok"]:
+            raise sqlite3.DatabaseError(f"database disk image is malformed: {problems[0]}")
+        await db.execute("INSERT OR IGNORE INTO meta VALUES ('schema', ?)", (str(SCHEMA),))
+        await db.commit()
+    except BaseException:
+        await db.close()
+        raise
+    return db
+
+
+def _set_aside(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.replace(path.with_name(f"{path.name}.unreadable"))
+    for suffix in ("-wal", "-shm"):
+        with contextlib.suppress(OSError):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _damaged(error: Exception) -> bool:
+    return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)

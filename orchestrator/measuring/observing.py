@@ -1,0 +1,248 @@
+"""Looking at engines that serve, and keeping what they show.
+
+Looks at a time of its own, changes nothing of a deployment, and is never in the way: an engine that does not
+answer, a log that cannot be read or a database in trouble costs a measurement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from containers.errors import ContainerError
+from containers.podman import Podman
+from hosts.facts import HostFacts
+from orchestrator.clock import Clock
+from orchestrator.deployment import Deployment
+from orchestrator.engine import Engine
+from orchestrator.engine_client import EngineClient, EngineUnreachable
+from orchestrator.measured import NOTHING, Measured, Ran
+from orchestrator.measuring import learned, printed, speeds
+from orchestrator.measuring import ran as headings
+from orchestrator.measuring.learned import Decoding, Start
+from orchestrator.measuring.ledger import Ledger, StartRow
+from orchestrator.runtimes import adapter
+from orchestrator.telemetry import EngineReading, TelemetryView
+from orchestrator.timing import Timing
+from orchestrator.views import MeasuredView, State
+
+SERVING = frozenset({State.READY, State.DRAINING})
+WORTH_A_NOTE = 1.01
+"""A peak is written down when it has grown by a hundredth."""
+
+
+class Readings(Protocol):
+    """Where readings of the host come from (`orchestrator.host_watch`)."""
+
+    def facts(self) -> HostFacts: ...
+    def telemetry(self, since: int = 0, limit: int | None = None) -> Sequence[TelemetryView]: ...
+
+
+@dataclass(slots=True)
+class _Watched:
+    """An engine that is looked at."""
+
+    engine: Engine
+    ran: Ran
+    driver: str | None
+    noted: int | None = None
+    """The peak in the ledger."""
+    speed: speeds.Window = field(default_factory=speeds.Window)
+
+
+class Observing:
+    """The observer of one host. `known` is what has been learned; it changes as more is."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        host: Readings,
+        podman: Podman,
+        clock: Clock,
+        timing: Timing,
+        client: Callable[[Engine], EngineClient],
+    ) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._podman = podman
+        self._clock = clock
+        self._timing = timing
+        self._client = client
+        self._watched: dict[str, _Watched] = {}
+        self.known: Measured = NOTHING
+
+    async def read(self) -> None:
+        """Take up what was learned before."""
+        starts = [row.start for row in await self._ledger.starts()]
+        drivers = headings.drivers(self._host.facts())
+        self.known = learned.measured(starts, await self._ledger.decodings(), drivers)
+
+    async def look(self, deployments: Iterable[Deployment]) -> None:
+        """One look at every engine."""
+        changed = False
+        present: set[str] = set()
+        latest = self._host.telemetry(limit=1)
+        readings = {r.id: r for view in latest for r in view.engines}
+        for deployment in deployments:
+            for engine in deployment.engines:
+                present.add(engine.id)
+                if engine.state in SERVING and engine.id not in self._watched:
+                    changed = await self._meet(engine, readings.get(engine.id)) or changed
+        for watched in list(self._watched.values()):
+            if watched.engine.failed or watched.engine.verdict is not None:
+                await self._ledger.void(watched.engine.id)
+                changed = True
+            if watched.engine.id not in present or watched.engine.failed:
+                del self._watched[watched.engine.id]
+        changed = await self._peaks(readings) or changed
+        changed = any(await asyncio.gather(*(self._speed(w) for w in self._watched.values()))) or changed
+        if changed:
+            await self.read()
+
+    # a start
+
+    async def _meet(self, engine: Engine, reading: EngineReading | None) -> bool:
+        """An engine that is new here: one that was just started, or one that a former daemon started."""
+        if reading is None:
+            return False  # the next reading has it
+        facts, plan = self._host.facts(), engine.plan
+        watched = _Watched(engine, headings.of(plan, facts), headings.driver(plan, facts))
+        self._watched[engine.id] = watched
+        engine.printed = await self._printed(engine)
+        engine.observed = watched.noted = self._took(watched, reading)
+        start = Start(
+            ran=watched.ran,
+            driver=watched.driver,
+            day=self._clock.today().isoformat(),
+            load_s=engine.load_s,
+            likely=plan.expected_memory.likely - plan.expected_memory.correction,
+            peak=watched.noted,
+        )
+        await self._ledger.started(
+            StartRow(engine.id, start, plan.image, plan.context, plan.parallel, self._clock.wall(), engine.printed)
+        )
+        return True
+
+    async def _printed(self, engine: Engine) -> Mapping[str, int]:
+        """The sizes in the beginning of an engine's log."""
+        lines: list[str] = []
+        with suppress(ContainerError, TimeoutError):
+            async with asyncio.timeout(self._timing.podman_call):
+                async for line in self._podman.logs(engine.container_id or "", tail=None, follow=False):
+                    lines.append(line.text)
+                    if len(lines) >= printed.LINES:
+                        break
+        return printed.sizes(engine.plan.runtime, lines)
+
+    # memory
+
+    def _took(self, watched: _Watched, reading: EngineReading) -> int | None:
+        """Bytes in use: on the device that holds most of it; on a CPU what its processes had resident at most.
+
+        On unified memory what the process itself has is in the same pool.
+        """
+        plan = watched.engine.plan
+        if not plan.devices:
+            return reading.peak if reading.peak is not None else reading.memory
+        held = max(reading.gpu_memory.values(), default=0)
+        if not held:
+            return None
+        unified = any(a.unified for a in headings.gpus(plan, self._host.facts()))
+        return held + (reading.rss or 0) if unified else held
+
+    async def _peaks(self, readings: Mapping[str, EngineReading]) -> bool:
+        changed = False
+        for watched in self._watched.values():
+            reading = readings.get(watched.engine.id)
+            now = None if reading is None else self._took(watched, reading)
+            if now is None or watched.engine.failed:
+                continue
+            watched.engine.observed = max(now, watched.engine.observed or 0)
+            if watched.noted is None or watched.engine.observed > watched.noted * WORTH_A_NOTE:
+                watched.noted = watched.engine.observed
+                await self._ledger.peaked(watched.engine.id, watched.noted)
+                changed = True
+        return changed
+
+    # speed
+
+    async def _speed(self, watched: _Watched) -> bool:
+        """Whether a stretch with one request alone has just ended."""
+        engine = watched.engine
+        if engine.state not in SERVING:
+            return False
+        runtime = adapter(engine.plan.runtime)
+        try:
+            async with self._client(engine) as client:
+                answer = await client.get(runtime.metrics_path, timeout=self._timing.engine_call)
+        except (EngineUnreachable, OSError):
+            watched.speed = speeds.Window()
+            return False
+        if answer.status != 200:
+            return False
+        text = answer.body.decode("utf-8", "replace")
+        done = watched.speed.read(engine.plan.runtime, text, runtime.parse_metrics(text))
+        if done is None:
+            return False
+        tokens, seconds = done
+        day = self._clock.today().isoformat()
+        await self._ledger.decoded(Decoding(watched.ran, watched.driver, day, tokens, seconds), self._clock.wall())
+        return True
+
+    # what is shown, and forgotten
+
+    async def views(self) -> Sequence[MeasuredView]:
+        """All that was learned, by combination."""
+        starts, decodings = await self._ledger.starts(), await self._ledger.decodings()
+        drivers = headings.drivers(self._host.facts())
+        return views(starts, decodings, self.known, drivers)
+
+    async def forget(self, model: str | None) -> int:
+        """Forget what was learned of a model, or everything; how many combinations that were.
+
+        Engines that serve are observed anew when they are started again.
+        """
+        count = await self._ledger.forget(model)
+        await self.read()
+        return count
+
+    async def compact(self) -> None:
+        """Keep what is remembered bounded."""
+        await self._ledger.compact()
+
+
+def views(
+    starts: Sequence[StartRow], decodings: Sequence[Decoding], known: Measured, drivers: frozenset[str | None]
+) -> tuple[MeasuredView, ...]:
+    """One view a combination, by name."""
+    days: dict[Ran, list[tuple[str | None, str]]] = {}
+    for start in (row.start for row in starts):
+        days.setdefault(start.ran, []).append((start.driver, start.day))
+    for decoding in decodings:
+        days.setdefault(decoding.ran, []).append((decoding.driver, decoding.day))
+    found = []
+    for ran, seen in days.items():
+        memory, speed = known.memory.get(ran), known.speed.get(ran)
+        others = {driver for driver, _ in seen if driver is not None and driver not in drivers}
+        found.append(
+            MeasuredView(
+                model=ran.model,
+                variant=ran.variant,
+                runtime=ran.runtime,
+                version=ran.version,
+                arch=ran.arch,
+                method=ran.method.value,
+                drafter=ran.drafter,
+                starts=sum(1 for row in starts if row.start.ran == ran and row.start.driver in drivers),
+                memory=None if memory is None else memory.bytes,
+                load_s=known.load_s.get(ran),
+                tokens_s=None if speed is None else speed.tokens_s,
+                seen=max((day for driver, day in seen if driver in drivers), default=None),
+                other_drivers=tuple(sorted(others)),
+            )
+        )
+    return tuple(sorted(found, key=lambda v: (v.model, v.variant, v.runtime, v.version or "", v.method)))
