@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -111,6 +112,7 @@ def test_the_wheel_works_away_from_the_checkout(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    shutil.rmtree(ROOT / "build", ignore_errors=True)  # what a former build left there is packed too
     run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path / "dist", ROOT)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     run(sys.executable, "-m", "venv", venv)
