@@ -105,8 +105,8 @@ def backing(runtime: Runtime) -> dict[Element, How]:
     table = rules()
     for rule in table.rule:
         if table.wheels[rule.wheel].name == runtime.value and rule.says == "accepted":
-            for element in elements(word for text in rule.covers for word in text.split()):
-                found[element] = How.RULE
+            for text in rule.covers:
+                found.update(dict.fromkeys(elements(text.split()), How.RULE))
     for record in sorted((r for r in recorded() if r.runtime is runtime), key=lambda r: How[r.how.upper()]):
         for argv in record.accepted:
             found.update(dict.fromkeys(elements(argv), How[record.how.upper()]))

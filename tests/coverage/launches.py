@@ -88,12 +88,18 @@ _DRAFTERS = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK
 
 def launches(runtime: Runtime) -> Iterator[LaunchRequest]:
     """Every launch of the product, the refused ones too."""
-    yield from _core(runtime, tuple(KvType), ATTENTION)
-    for plain in _core(runtime, (KvType.F16,), (None,)):
-        sides = list(_sides())
+    versions = VERSIONS[runtime]
+    newest = (None, versions[-1])
+    yield from _core(versions[-1:], tuple(KvType), ATTENTION)
+    yield from _core(versions[:-1], tuple(KvType), (None,))
+    yield from _core(versions[:-1], (KvType.FP8,), ATTENTION)
+    sides = list(_sides())
+    for plain in _core(versions, (KvType.F16,), (None,)):
+        if plain.version not in newest and plain.arch not in (None, "sm_86", "gfx1151"):
+            continue  # an adapter tells families of GPUs apart by version only where they are known to differ
         for side in sides:
             yield dataclasses.replace(plain, **side)
-        if plain.version == VERSIONS[runtime][-1] and plain.method in PAIRED and plain.arch in (None, "sm_90"):
+        if plain.version == versions[-1] and plain.method in PAIRED and plain.arch in (None, "sm_90"):
             for one, other in itertools.combinations(sides, 2):
                 if not one.keys() & other.keys():
                     yield dataclasses.replace(plain, **one, **other)
@@ -114,9 +120,11 @@ def arguments(request: LaunchRequest, command: Command) -> tuple[str, ...]:
     return command.argv[len(request.prefix) :]
 
 
-def _core(runtime: Runtime, kinds: tuple[KvType, ...], backends: tuple[str | None, ...]) -> Iterator[LaunchRequest]:
+def _core(
+    versions: tuple[str | None, ...], kinds: tuple[KvType, ...], backends: tuple[str | None, ...]
+) -> Iterator[LaunchRequest]:
     for method, (backend, arch), kv, attention, version in itertools.product(
-        Method, DEVICES, kinds, backends, VERSIONS[runtime]
+        Method, DEVICES, kinds, backends, versions
     ):
         yield LaunchRequest(
             model="/models/m",
