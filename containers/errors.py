@@ -12,6 +12,7 @@ The root lives here because `containers` may import nothing above itself, and
         NameInUse             name_in_use          retryable (under another name)
         ContainerMissing      container_missing    retryable
         DeviceUnavailable     device_unavailable
+        GroupsUnmapped        groups_unmapped
         SpecRefused           spec_refused
         PodmanFailed          podman_failed        retryable
       FetchError              fetch_failed         (weights and images on their way)
@@ -108,6 +109,12 @@ class DeviceUnavailable(ContainerError):
     """A device node or CDI name cannot be resolved on this host."""
 
     code = "device_unavailable"
+
+
+class GroupsUnmapped(ContainerError):
+    """The groups that own a device cannot be had in a container of this Podman."""
+
+    code = "groups_unmapped"
 
 
 class SpecRefused(ContainerError):

@@ -14,14 +14,21 @@ from containers.errors import SpecRefused
 from containers.spec import ContainerSpec, ContainerState, ImageInfo, ImageUser, Network
 
 _FRACTION = re.compile(r"\.(\d+)")
+KEEP_GROUPS = "run.oci.keep_original_groups"
 _ENDED = frozenset({"exited", "stopped"})
 
 
 def create_keywords(
-    spec: ContainerSpec, profiles: Mapping[str, security.Profile] = security.PROFILES
+    spec: ContainerSpec,
+    profiles: Mapping[str, security.Profile] = security.PROFILES,
+    *,
+    keep_groups: bool = False,
 ) -> dict[str, Any]:
     """The keyword arguments of podman-py's `containers.create` for a spec.
 
+    `keep_groups` is for a Podman without root: groups are then those of who runs it, for a number of the host's
+    means another group, or none, in the container. The command line's `--group-add keep-groups` is sugar of that
+    program; this is what it sends (honoured by crun only).
     Raises `SpecRefused` for a security profile that does not exist. Everything else
     about the spec is `containers.validator`'s business.
     """
@@ -40,11 +47,14 @@ def create_keywords(
         "labels": dict(spec.labels),
         "volumes": {c.name: {"bind": c.target, "mode": "rw"} for c in spec.caches},
         "devices": list(spec.devices),
-        "group_add": [str(g) for g in spec.groups],
+        "group_add": [] if keep_groups else [str(g) for g in spec.groups],
         "user": spec.user,
         "umask": spec.umask,
         "stop_timeout": math.ceil(spec.stop_timeout),
         "network_mode": spec.network.value,
+        "ipc_mode": "private",  # containers.conf could make it the host's, or open it to other containers
+        "pid_mode": "private",
+        "uts_mode": "private",
         # What Podman would otherwise take from the host or the image on its own.
         "env_host": False,
         "use_config_proxy": False,
@@ -57,6 +67,8 @@ def create_keywords(
     }
     if spec.network is Network.BRIDGE and spec.host_port is not None and spec.container_port is not None:
         words["ports"] = {f"{spec.container_port}/tcp": ("127.0.0.1", spec.host_port)}
+    if keep_groups:
+        words["annotations"] = {KEEP_GROUPS: "1"}
     if spec.memory_limit is not None:
         words["mem_limit"] = spec.memory_limit
     if spec.shm_size is not None:

@@ -27,8 +27,8 @@ from podman.api.client import APIResponse
 from podman.domain.containers_manager import ContainersManager
 from podman.domain.images_manager import ImagesManager
 
-from containers import failures, orphans, payload, pull_errors, pulling, streams, transport
-from containers.errors import ContainerMissing, ImageMissing, PodmanFailed
+from containers import cdi, failures, orphans, payload, pull_errors, pulling, streams, transport
+from containers.errors import ContainerMissing, DeviceUnavailable, GroupsUnmapped, ImageMissing, PodmanFailed
 from containers.logins import Login
 from containers.pulling import PullProgress
 from containers.references import Reference
@@ -68,6 +68,7 @@ class Podman:
         self._images = ImagesManager(client=self._api)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="podman")
         self._version: str | None = None
+        self._owner: tuple[bool, str] | None = None
 
     async def close(self) -> None:
         """Let go of threads and connections; calls under way end by their own timeouts."""
@@ -96,6 +97,23 @@ class Podman:
         )
         store = info["store"]
         return Storage(str(store["graphRoot"]), str(store.get("imageCopyTmpDir") or PULLED_TO))
+
+    async def _keeps_groups(self) -> bool:
+        """Whether host groups must be kept rather than given: without root they have no number in a container.
+
+        Raises `GroupsUnmapped` where the runtime cannot keep them. Asked for once (0.4 s).
+        """
+        if self._owner is None:
+            info = await self._call("ask how Podman runs", lambda t: self._json(self._api.get("/info", timeout=t)))
+            host = info["host"]
+            self._owner = bool(host["security"]["rootless"]), str(host["ociRuntime"]["name"])
+        rootless, runtime = self._owner
+        if rootless and runtime != "crun":
+            raise GroupsUnmapped(
+                f"a container of a user's own Podman with {runtime} gets none of the groups that own the GPU's nodes",
+                hint="install crun (apt-get install crun), or run Outrider as a system service: `outrider install`",
+            )
+        return rootless
 
     # -- images ----------------------------------------------------------------
 
@@ -184,16 +202,21 @@ class Podman:
         """Create a container and return its id. The spec must have passed `containers.validator`.
 
         Raises `NameInUse`, `ImageMissing`, `DeviceUnavailable` (a device node that is missing;
-        a CDI name is looked up only at the start), `SpecRefused` (an unknown profile).
+        a CDI name is looked up only at the start), `SpecRefused` (an unknown profile), `GroupsUnmapped`.
         """
-        words = payload.create_keywords(spec)
+        words = payload.create_keywords(spec, keep_groups=bool(spec.groups) and await self._keeps_groups())
         return await self._call(
             f"create the container {spec.name}", lambda _t: str(self._containers.create(**words).id)
         )
 
     async def start(self, container: str) -> None:
         """Start a container; one that runs already is fine. Raises `ContainerMissing`, `DeviceUnavailable`."""
-        await self._post(f"start the container {container}", container, "start")
+        try:
+            await self._post(f"start the container {container}", container, "start")
+        except DeviceUnavailable as error:
+            if "CDI" in error.detail:
+                error.hint = cdi.hint(await self.version())
+            raise
 
     async def stop(self, container: str, timeout: float) -> None:
         """Ask the workload to end and kill it after `timeout` seconds; one that ended already is fine."""

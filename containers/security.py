@@ -25,6 +25,15 @@ class Relaxation:
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """What instructions for such images commonly ask for, what is given instead, and why that does."""
+
+    what: str
+    instead: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tmpfs:
     """A writable folder in memory. `size` is bytes; it counts against the memory limit.
 
@@ -52,16 +61,35 @@ class Profile:
     env: Mapping[str, str] = field(default_factory=dict)
     env_allowed: frozenset[str] = frozenset()
     relaxations: tuple[Relaxation, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
 
 
 _SELINUX = Relaxation(
     "SELinux label separation is off",
-    "model folders are the user's and are never relabelled, and an unlabelled folder cannot be read with it on",
-    "design decision; without SELinux it changes nothing",
+    "model folders are the user's and are never relabelled, and an unlabelled folder cannot be read with it on; a "
+    "GPU's nodes could not be opened either, unless the host has `setsebool container_use_devices on`",
+    "podman-run(1) label=disable, container-selinux; without SELinux it changes nothing",
+)
+_IPC = Withheld(
+    "--ipc=host",
+    "a /dev/shm of the engine's own, as large as its image and the number of its GPUs need: the host's would show "
+    "every other program's shared memory",
+    "docs.vllm.ai deployment/docker: --ipc=host or --shm-size",
+)
+_MEMLOCK = Withheld(
+    "--ulimit memlock=-1",
+    "the host's own limit: any ulimit that is given makes Podman 4 drop all the others of the host",
+    "Podman 4.3.1, tried: nproc became 1048576 beside a given memlock",
+)
+_VIDEO = Withheld(
+    "--group-add video --group-add render",
+    "the numbers of the groups that own the nodes on this host: an image has other groups of these names, or none",
+    "Podman 4.3.1, tried: a name that the image lacks fails the start; vllm-toolboxes#6",
 )
 _HOME = {"HOME": "/tmp"}  # noqa: S108 - a user without an entry in /etc/passwd gets `/`, which is read-only
 
 STRICT = Profile("strict", relaxations=(_SELINUX,))
+"""For engines that compile nothing: llama.cpp on a CPU, Vulkan or CUDA."""
 
 VLLM_CUDA = Profile(
     "vllm-cuda",
@@ -75,7 +103,9 @@ VLLM_CUDA = Profile(
             "TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR default to places below the temporary folder or HOME",
         ),
     ),
+    withheld=(_IPC, _MEMLOCK),
 )
+"""vLLM and SGLang on CUDA: the nodes come by CDI, with the rights that NVIDIA's toolkit gives them (0666)."""
 
 ROCM = Profile(
     "rocm",
@@ -92,10 +122,26 @@ ROCM = Profile(
         Relaxation(
             "no seccomp filter",
             "ROCm's runtime places memory with mbind and its kin, which the default filter denies without CAP_SYS_NICE",
-            "AMD's container instructions: --security-opt seccomp=unconfined",
+            "AMD's container instructions and ROCm/hip#3892: --security-opt seccomp=unconfined",
+        ),
+    ),
+    withheld=(
+        _IPC,
+        _MEMLOCK,
+        _VIDEO,
+        Withheld(
+            "--device /dev/dri",
+            "/dev/kfd and the render node of the GPU alone: the whole folder brings the displays along",
+            "Podman 4.3.1, tried: a folder is expanded to every node in it",
+        ),
+        Withheld(
+            "--cap-add SYS_PTRACE",
+            "nothing: it serves debuggers and profilers, no engine",
+            "AMD's container instructions and ROCm/hip#3892 have it for rocgdb",
         ),
     ),
 )
+"""Anything on ROCm."""
 
 PROFILES: Mapping[str, Profile] = {p.name: p for p in (STRICT, VLLM_CUDA, ROCM)}
 

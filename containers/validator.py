@@ -27,6 +27,9 @@ DEVICES = (
 )
 """Devices an engine may get, as patterns of the whole name. `/dev/dri` itself would bring the displays along."""
 
+MOST_DEVICES = 17
+"""16 GPUs, and /dev/kfd."""
+
 LEAST_LOG = 65536
 """Bytes. Below it a log holds too little of what went wrong; 0 or less would be a log without end."""
 
@@ -210,9 +213,16 @@ def _check_targets(targets: list[str], profile: security.Profile) -> None:
 
 
 def _check_devices(spec: ContainerSpec, rules: Rules) -> None:
+    """Several are for a model that is shared between GPUs: each once, by name or all."""
     for device in spec.devices:
         if not any(re.fullmatch(pattern, device) for pattern in rules.devices):
             raise _refuse("a device that no rule allows", device)
+    if len(spec.devices) > MOST_DEVICES:
+        raise _refuse(f"more than {MOST_DEVICES} devices", len(spec.devices))
+    if len(set(spec.devices)) < len(spec.devices):
+        raise _refuse("a device twice", spec.devices)
+    if len(spec.devices) > 1 and any(device.endswith("=all") for device in spec.devices):
+        raise _refuse("all devices, and one of them besides", spec.devices)
 
 
 def _check_network(spec: ContainerSpec) -> None:

@@ -20,6 +20,7 @@ from orchestrator.planner.terms import eager_of, prefix_caching_of
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import LaunchRequest, adapter
 from orchestrator.runtimes.vllm_speculation import can_schedule
+from orchestrator.shared_memory import shared_memory
 from orchestrator.weights.meter import amount
 
 MOST_THREADS = 16
@@ -74,7 +75,7 @@ def build(site: Site, fitted: Fitted) -> Plan | Rejected:
         groups=tuple(sorted({group for device in candidate.devices for group in device.groups})),
         mounts=tuple(m.mount for m in (target, drafter) if m is not None),
         caches=tuple((_volume(purpose, image.reference, request.arch), path) for purpose, path in command.caches),
-        limits=Limits(memory=None, shm=image.shm),
+        limits=Limits(memory=None, shm=shared_memory(image.shm, candidate.tensor_parallel)),
         profile=image.profile,
         socket=runtime.socket,
         expected_memory=fitted.expected,

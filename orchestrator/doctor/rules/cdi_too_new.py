@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from containers.cdi import reads
 from orchestrator.catalogue.types import version_numbers
 from orchestrator.doctor.findings import Fault, Severity
 from orchestrator.doctor.machine import Machine
@@ -18,15 +19,6 @@ SOURCE = (
 GIDS = "0.7.0"
 FLAG = "no-additional-gids-for-device-nodes"
 REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-NEWEST = (
-    ((6,), "1.1.0"),
-    ((5, 5), "1.0.0"),
-    ((5, 2), "0.8.0"),
-    ((5, 1), "0.7.0"),
-    ((4, 7), "0.6.0"),
-    ((4, 3), "0.5.0"),
-    ((4, 1), "0.4.0"),
-)
 
 
 def check(machine: Machine) -> Iterator[Fault]:
@@ -54,12 +46,6 @@ def check(machine: Machine) -> Iterator[Fault]:
             },
             _fix(machine, file.path, file.vendor, gids=file.gids),
         )
-
-
-def reads(podman: str | None) -> str | None:
-    """The newest CDI version that a Podman release reads; None for one that is unknown or too old for CDI."""
-    version = version_numbers(podman or "")
-    return next((cdi for oldest, cdi in NEWEST if version and version >= oldest), None)
 
 
 def _fix(machine: Machine, path: str, vendor: str | None, *, gids: bool) -> tuple[str, ...]:
