@@ -29,7 +29,6 @@ from orchestrator.planner.places import named_image, of_host
 from orchestrator.planner.placing import place
 from orchestrator.planner.ranking import Ranking
 from orchestrator.planner.rungs import ladder
-from orchestrator.planner.scoring import units
 from orchestrator.planner.wishes import Preferences
 
 __all__ = ["Preferences", "changes", "default_threads", "plan", "resolve", "without_speculation"]
@@ -73,7 +72,7 @@ def plan(
         else:
             built += outcome
     order = {variant.name: position for position, variant in enumerate(entry.variants)}
-    ranking = Ranking(wish, measured, units((f.candidate for f, _ in built), measured), order)
+    ranking = Ranking.of(built, wish, measured, order)
     built.sort(key=lambda pair: ranking.key(*pair))
     built = ranking.told(list({pair[1].digest: pair for pair in reversed(built)}.values())[::-1])
     if not built:

@@ -84,6 +84,14 @@ class Draft(Row):
     tokens: int = Field(ge=1)
 
 
+class Quality(Frozen):
+    """What answers of a quantisation are worth next to those of four bits and more. `quantisation` are patterns."""
+
+    quantisation: tuple[str, ...]
+    worth: float = Field(gt=0, le=1)
+    source: str
+
+
 class Priors(Frozen):
     """All of them."""
 
@@ -91,6 +99,7 @@ class Priors(Frozen):
     sharing: tuple[Batching, ...]
     gain: tuple[Gain, ...]
     draft: tuple[Draft, ...]
+    quality: tuple[Quality, ...]
 
 
 @cache
@@ -116,6 +125,13 @@ def sharing(seen: Seen) -> Batching:
 def gain(seen: Seen) -> Gain:
     """The row for this method; without one speculation is taken to win and lose nothing."""
     return first(shipped().gain, seen) or Gain(gain=1.0, crossover=1, source="nothing is known")
+
+
+@cache
+def quality(quantisation: str) -> float:
+    """What answers of these weights are worth; 1 where no row speaks about them."""
+    rows = shipped().quality
+    return next((r.worth for r in rows if any(fnmatchcase(quantisation, p) for p in r.quantisation)), 1.0)
 
 
 @cache

@@ -11,7 +11,7 @@ from orchestrator.planner import priors
 from orchestrator.planner.building import has_schedule
 from orchestrator.planner.candidates import AUTO
 from orchestrator.planner.fitting import Fitted
-from orchestrator.planner.scoring import Sized, gain_at, load_s, ran, score, seen
+from orchestrator.planner.scoring import Sized, gain_at, lightest, load_s, ran, score, seen, units
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import adapter
 
@@ -20,12 +20,23 @@ Built = tuple[Fitted, Plan]
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """By what plans of one model on one host are ordered. `unit`: see `scoring.units`."""
+    """By what plans of one model on one host are ordered."""
 
     wish: Preferences
     measured: Measured
-    unit: float
     variants: Mapping[str, int]
+    lightest: int | None
+    proven: frozenset[tuple[object, ...]]
+    """Engines that are proven with whatever method: image, weights and kind of device."""
+    unit: float = 1.0
+    """See `scoring.units`."""
+
+    @classmethod
+    def of(cls, built: Sequence[Built], wish: Preferences, measured: Measured, variants: Mapping[str, int]) -> Ranking:
+        """The order of these."""
+        proven = frozenset(_engine(f) for f, _ in built if f.candidate.evidence is Evidence.PROVEN)
+        made = cls(wish, measured, variants, lightest(f.candidate for f, _ in built), proven)
+        return replace(made, unit=units((made._sized(*pair) for pair in built), measured))
 
     @property
     def concurrency(self) -> int:
@@ -38,9 +49,19 @@ class Ranking:
 
     def score(self, fitted: Fitted, plan: Plan, *, measured: bool = True) -> float:
         """See `scoring.score`; not `measured`: as if nothing had been."""
-        context = self.wish.context is not None
-        sized = Sized(fitted.candidate, plan.context, context, has_schedule(fitted), fitted.overridden)
-        return score(sized, self.concurrency, self.speed(fitted) if measured else None, self.unit)
+        speed = self.speed(fitted) if measured else None
+        return score(self._sized(fitted, plan), self.concurrency, speed, self.unit)
+
+    def _sized(self, fitted: Fitted, plan: Plan) -> Sized:
+        return Sized(
+            fitted.candidate,
+            plan.context,
+            self.wish.context is not None,
+            has_schedule(fitted),
+            fitted.overridden,
+            self.lightest,
+            _engine(fitted) in self.proven,
+        )
 
     def key(self, fitted: Fitted, plan: Plan) -> tuple[object, ...]:
         """What can start now before what must be fetched first; then the score; the rest makes the order total."""
@@ -106,3 +127,9 @@ class Ranking:
         there = gain_at(candidate, self.concurrency, scheduled=has_schedule(fitted))
         text = f"{candidate.method} is expected to make {there:.2f} times the speed {self._there()}"
         return Reason("gain", text if known is not None else f"{text}, by a prior", source)
+
+
+def _engine(fitted: Fitted) -> tuple[object, ...]:
+    candidate = fitted.candidate
+    arch = None if candidate.device is None else candidate.device.arch
+    return candidate.image.name, candidate.variant.name, arch

@@ -1,6 +1,6 @@
 """What a fitted candidate is worth: the speed that is expected of it at the concurrency asked for. Pure.
 
-    speed alone x what batching makes of it x the method's gain there x room for context x trust
+    speed alone x what batching makes of it x the method's gain there x room for context x trust x quality
 
 What this host has measured comes before what is known of the combination, and that before priors (`priors.toml`).
 """
@@ -17,12 +17,15 @@ from orchestrator.planner import priors
 from orchestrator.planner.candidates import Candidate
 from orchestrator.planner.priors import Seen
 
-UNTRIED = 0.8
-"""What an untried combination's expected speed is multiplied with: it may not work, and is tried all the same."""
-REPORTED = 0.85
-"""The same where the catalogue has a report of this very combination, for another version or without a proof."""
-UNTRIED_PLAIN = 0.95
-"""The same without speculation: what loads the weights and decodes them seldom fails."""
+UNTRIED, REPORTED, PROVEN_BEFORE = 0.8, 0.85, 0.9
+"""What expected speed is multiplied with where nobody is known to have run the combination: it may not work, and is
+tried all the same; where the catalogue has a report of it without a proof; where another version was proven."""
+PLAIN, PLAIN_REPORTED = 0.95, 0.85
+"""The same without speculation: what loads the weights and decodes them seldom fails, unless a report says that it is
+untried."""
+NEAR = 1.5
+"""Weights that are up to this much larger than a model's smallest decode as fast: kernels decide there (19.5 GB W4A16
+on vLLM 45.5 tok/s, 17.9 GB Q4_K_XL on llama.cpp 43.9 on one RTX 3090). Beyond it, bytes do: decoding reads them all."""
 AGAINST_ADVICE = 0.6
 """What is left where a wish stands against settings that are known to be needed: 74 of 132 tok/s for DFlash2 with an
 fp8 KV cache on two RTX 3090 (club-3090 @4a29ab57 BENCHMARKS.md)."""
@@ -42,6 +45,10 @@ class Sized:
     asked_context: bool
     scheduled: bool
     overridden: bool = False
+    lightest: int | None = None
+    """Bytes of the smallest weights of this model that are no worse than usual."""
+    engine_proven: bool = False
+    """Whether the same engine with these weights is proven on this device, with whatever method."""
 
 
 def moe(candidate: Candidate) -> bool:
@@ -95,34 +102,61 @@ def batched(candidate: Candidate, concurrency: int) -> float:
     return priors.batching(seen(candidate)).factor(max(concurrency, 1)) * shared
 
 
-def units(candidates: Iterable[Candidate], measured: Measured) -> float:
+def alone(sized: Sized) -> float:
+    """Expected speed of one request without any measurement, next to llama.cpp without speculation."""
+    candidate = sized.candidate
+    return candidate.image.speed * gain(candidate)[0] * lightness(candidate, sized.lightest)
+
+
+def lightness(candidate: Candidate, lightest: int | None) -> float:
+    """What is left of the speed with heavier weights than the lightest."""
+    if lightest is None or not candidate.weights:
+        return 1.0
+    return min(1.0, NEAR * lightest / candidate.weights)
+
+
+def lightest(candidates: Iterable[Candidate]) -> int | None:
+    """Bytes of the smallest of these weights that are no worse than usual."""
+    sizes = [c.weights for c in candidates if c.weights and priors.quality(c.variant.quantisation) >= 1]
+    return min(sizes, default=None)
+
+
+def units(everything: Iterable[Sized], measured: Measured) -> float:
     """Tokens a second that a score of 1 means for this model here, by what was measured; 1 where nothing was."""
     logs = []
-    for candidate in candidates:
-        speed = measured.speed.get(ran(candidate))
+    for sized in everything:
+        speed = measured.speed.get(ran(sized.candidate))
         if speed is not None and speed.tokens_s > 0:
-            logs.append(math.log(speed.tokens_s / (candidate.image.speed * gain(candidate)[0])))
+            logs.append(math.log(speed.tokens_s / alone(sized)))
     return math.exp(sum(logs) / len(logs)) if logs else 1.0
 
 
 def score(sized: Sized, concurrency: int, speed: Speed | None, unit: float) -> float:
     """Expected speed of all requests together, next to one request on llama.cpp without speculation."""
     candidate = sized.candidate
-    alone = gain(candidate)[0]
-    there = gain_at(candidate, concurrency, scheduled=sized.scheduled)
-    base = candidate.image.speed * alone if speed is None else speed.tokens_s / unit
-    trust = 1.0 if speed is not None else _trust(candidate)
+    there = gain_at(candidate, concurrency, scheduled=sized.scheduled) / gain(candidate)[0]
+    base = alone(sized) if speed is None else speed.tokens_s / unit
+    worth = 1.0 if speed is not None else _trust(sized)
     if sized.overridden:
-        trust *= AGAINST_ADVICE
-    return base / alone * there * batched(candidate, concurrency) * _room(sized) * trust
+        worth *= AGAINST_ADVICE
+    return base * there * batched(candidate, concurrency) * _room(sized) * worth * _quality(candidate)
 
 
-def _trust(candidate: Candidate) -> float:
+def _quality(candidate: Candidate) -> float:
+    return priors.quality(candidate.variant.quantisation)
+
+
+def _trust(sized: Sized) -> float:
+    candidate = sized.candidate
+    known = candidate.known
     if candidate.evidence is Evidence.PROVEN:
         return 1.0
-    if candidate.method is Method.NONE and candidate.known is None:
-        return UNTRIED_PLAIN
-    return UNTRIED if candidate.known is None else REPORTED
+    before = known is not None and known.evidence is Evidence.PROVEN
+    if candidate.method is Method.NONE:
+        if sized.engine_proven:
+            return 1.0
+        return PLAIN if known is None or before else PLAIN_REPORTED
+    return UNTRIED if known is None else PROVEN_BEFORE if before else REPORTED
 
 
 def _room(sized: Sized) -> float:

@@ -53,7 +53,7 @@ def test_as_few_as_hold_it_share_it(here: int) -> None:
 
 
 def test_a_wished_number_is_taken_or_refused() -> None:
-    plan = best("qwen3.8-27b", host(2), variant="w4a16", method="none", tp=2)
+    plan = best("qwen3.8-27b", host(2), variant="w4a16", method="none", tp=2, runtime="vllm")
     assert plan.devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
     assert flag(plan, "--tensor-parallel-size") == "2"
     refused = make("qwen3.8-27b", host(2), variant="w4a16", method="none", tp=4)
