@@ -7,7 +7,7 @@ ARGS ?=
 # three workers on two cores: the tests wait for containers more than they compute
 PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadfile
 
-.PHONY: help up down setup setup-dev test test-podman5 test-all check format bench lock schema clean
+.PHONY: help up down setup setup-dev test test-podman5 test-all check format bench lock vllm-verdicts schema clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ lock: setup-dev ## resolve the dependencies anew, within pyproject.toml's bounds
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools
 	@$(COMPILE) --upgrade --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --upgrade --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+
+vllm-verdicts: setup-dev ## put every command line for vLLM to its own parser again (2.5 GB the first time)
+	@$(BIN)/python -m tests.runtimes.vllm.recording
 
 schema: setup-dev ## write the configuration's published schema
 	@$(BIN)/outrider config schema > deploy/outrider.schema.json

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, replace
 
 from hosts.facts import HostFacts
+from orchestrator.catalogue import ImageEntry
 from orchestrator.file_facts import stored_at
 from orchestrator.kinds import Backend
 from orchestrator.measured import NOTHING, Measured
@@ -154,12 +155,17 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         prefix_caching=prefix_caching_of(candidate, settings),
         prompt_cache=PROMPT_CACHE[candidate.image.backend] if candidate.image.runtime is Runtime.LLAMA_CPP else None,
         schedule=_schedule(fitted),
-        version=candidate.image.least_version,
+        version=_version(candidate.image),
         tensor_parallel=candidate.tensor_parallel,
         trust_remote_code=candidate.variant.trust_remote_code,
         settings=settings,
         port=None if adapter(candidate.image.runtime).socket else PORT,
     )
+
+
+def _version(image: ImageEntry) -> str | None:
+    """What is known of the image's version: `0.26.0+` where only the oldest that it can be is."""
+    return image.version if image.version or not image.at_least else f"{image.at_least}+"
 
 
 def has_schedule(fitted: Fitted) -> bool:
@@ -174,7 +180,7 @@ def _schedule(fitted: Fitted) -> tuple[tuple[int, int, int], ...]:
     image = candidate.image
     if image.runtime is not Runtime.VLLM or candidate.method in (Method.NONE, Method.NGRAM):
         return ()
-    if not can_schedule(candidate.method, image.backend, image.version):
+    if not can_schedule(candidate.method, image.backend, _version(image)):
         return ()
     if crossover is None or not 1 < crossover <= fitted.parallel:
         return ()

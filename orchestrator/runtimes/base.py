@@ -55,8 +55,8 @@ class LaunchRequest:
     schedule: tuple[tuple[int, int, int], ...] = ()
     port: str | None = None
     version: str | None = None
-    """The image's, such as `0.33.0` or `b11434`. None is unknown: then only what every supported version knows
-    is said."""
+    """The image's, such as `0.33.0` or `b11434`; `0.26.0+` is that one or a newer. None is unknown: then only what
+    every supported version knows is said."""
     tensor_parallel: int = 1
     """How many devices share the model."""
     draft_tensor_parallel: int | None = None

@@ -55,7 +55,7 @@ FAILURES = (
         "the container's shared memory is too small: raise the image's `shm`",
     ),
     _signature(
-        r"Synthetic acceptance not supported|Error: Model Runner V[12] does not|"
+        r"Synthetic acceptance not supported|error[:,] Model Runner V[12] does not|"
         r"Adaptive verification (requires|is not)|is only supported by (DSpark|XPress)|"
         r"Unsupported speculative method|speculative_config.{0,200}(extra_forbidden|Extra inputs are not permitted|"
         r"validation error)|num_speculative_tokens.{0,80}(must|required)|not have enough slots to schedule a token",
@@ -74,7 +74,8 @@ FAILURES = (
         "the model brings Python code of its own: set `trust_remote_code` and a commit as revision for the variant",
     ),
     _signature(
-        r"quantization method \S{1,60} is not supported|Minimum capability|Unknown quantization method",
+        r"quantization method \S{1,60} is not supported|is not supported for quantization method|Minimum capability|"
+        r"Unknown quantization method",
         "quantisation_unsupported",
         "this version of vLLM does not run the weights' quantisation on this GPU: another variant, or another image",
     ),

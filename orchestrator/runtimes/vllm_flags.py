@@ -124,17 +124,22 @@ MOE_BACKENDS: Mapping[str, Word] = {
 def too_old(version: str | None) -> bool:
     """Whether a version is known, and older than what is supported."""
     have = () if version is None else version_numbers(version)
-    return bool(have) and have < version_numbers(OLDEST)
+    return bool(have) and have < version_numbers(OLDEST) and not _or_newer(version)
 
 
 def knows(word: Word, version: str | None) -> bool:
-    """Whether a version knows the word; an unknown version knows what all of them know."""
+    """Whether a version knows the word; an unknown version knows what all of them know, and `0.26.0+` (that one or
+    a newer) what all from there on know."""
     have = () if version is None else version_numbers(version)
     if not have:
         return word.since == OLDEST and word.until is None
-    if have < version_numbers(word.since):
+    if max(have, version_numbers(OLDEST)) < version_numbers(word.since):
         return False
-    return word.until is None or have < version_numbers(word.until)
+    return word.until is None or (have < version_numbers(word.until) and not _or_newer(version))
+
+
+def _or_newer(version: str | None) -> bool:
+    return version is not None and version.endswith("+")
 
 
 def at_least(version: str | None, bound: str) -> bool:

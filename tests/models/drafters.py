@@ -6,6 +6,7 @@ both cycles are in there, so one drafter suits every target.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -33,17 +34,28 @@ BLOCK = 8
 """Tokens of a DFlash block: the last real one and 7 masks. DSpark drafts 8, the anchor's place included."""
 
 
-def dflash(path: Path, *, right: int = BLOCK - 1, foreign: bool = False) -> None:
-    """A DFlash drafter of which the first `right` of 7 drafted tokens are right, the others wrong.
+DFLASH_BASE, DFLASH_SPREAD = 30.0, 3.1
+"""RoPE's base, and what linear scaling spreads its angles by: over 0.1 to 3.1 a place, so that neighbours are far
+apart."""
 
-    One layer with a head for each distance: head h of a mask looks exactly h places back, where
-    for one mask of each block the last real token stands, and finds nothing elsewhere, for masks
-    have no key. What it finds it turns h-1 places on (the output head does the last step).
-    """
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The weights of one attention layer; `gain` is that of the query norm."""
+
+    query: Array
+    key: Array
+    value: Array
+    out: Array
+    gain: float = 1.0
+
+
+def dflash_attention(right: int) -> Attention:
+    """One head for each distance: head h of a mask looks exactly h places back, where for one mask of each block the
+    last real token stands, and finds nothing elsewhere, for masks have no key. What it finds it turns h-1 places on
+    (the output head does the last step)."""
     reach = BLOCK - 1
-    # linear scaling spreads RoPE's angles over 0.1 to 3.1 a place, so that neighbours are far apart
-    base, spread = 30.0, 3.1
-    angles = spread * base ** (-2 * np.arange(HEAD // 2) / HEAD)
+    angles = DFLASH_SPREAD * DFLASH_BASE ** (-2 * np.arange(HEAD // 2) / HEAD)
     amplitudes = _peak(reach, angles)
     query, key = np.zeros((reach * HEAD, WIDTH)), np.zeros((HEAD, WIDTH))
     out = np.zeros((WIDTH, reach * HEAD))
@@ -55,13 +67,30 @@ def dflash(path: Path, *, right: int = BLOCK - 1, foreign: bool = False) -> None
         out[:, rows] = BLOCK * turn(distance - 1 + (0 if distance <= right else CYCLE // 2))
     # the norm makes a query as long as a vector of ones; this undoes it, and the score's 1/sqrt(HEAD)
     length = np.sqrt((amplitudes**2).sum() / HEAD)
+    return Attention(query, key, np.eye(HEAD, WIDTH), out, float(length * np.sqrt(HEAD / 2)))
+
+
+def eagle3_attention() -> Attention:
+    """Both heads look at their own place only; one carries the embedding over, the other takes the hidden state
+    away, so what remains is the token."""
+    query, key = np.zeros((2 * HEAD, 2 * WIDTH)), np.zeros((2 * HEAD, 2 * WIDTH))
+    for head in range(2):
+        rows = slice(head * HEAD, head * HEAD + HEAD // 2)
+        query[rows, REAL], key[rows, REAL] = 40, 1
+    both = np.eye(2 * HEAD, 2 * WIDTH)
+    return Attention(query, key, both, np.concatenate([np.eye(WIDTH), -np.eye(WIDTH)], 1))
+
+
+def dflash(path: Path, *, right: int = BLOCK - 1, foreign: bool = False) -> None:
+    """A DFlash drafter of which the first `right` of 7 drafted tokens are right, the others wrong."""
+    layer = dflash_attention(right)
     with ModelFile(path, "dflash", 0, foreign=foreign) as file:
-        _block_drafter(file, reach, base=base, spread=spread)
+        _block_drafter(file, BLOCK - 1, base=DFLASH_BASE, spread=DFLASH_SPREAD)
         block = "blk.0."
         file.ones(block + "attn_norm.weight", block + "ffn_norm.weight")
         file.ones(block + "attn_k_norm.weight", size=HEAD)
-        file.put(block + "attn_q_norm.weight", np.full(HEAD, length * np.sqrt(HEAD / 2)))
-        _attention(file, query, key, np.eye(HEAD, WIDTH), out)
+        file.put(block + "attn_q_norm.weight", np.full(HEAD, layer.gain))
+        _attention(file, layer)
         file.ffn(block)
 
 
@@ -111,9 +140,7 @@ def dspark(path: Path, *, wrong: Wrong | None = None) -> None:
 def eagle3(path: Path, *, seed: int | None = None) -> None:
     """An EAGLE-3 drafter: right, or of random weights when there is a `seed`.
 
-    Its layer sees the token's embedding beside the hidden state that it continues. Both heads
-    look at their own place only; one carries the embedding over, the other takes the hidden
-    state away, so what remains is the token.
+    Its layer sees the token's embedding beside the hidden state that it continues (`eagle3_attention`).
     """
     with ModelFile(path, "eagle3", seed or 0) as file:
         writer = file.writer
@@ -133,12 +160,7 @@ def eagle3(path: Path, *, seed: int | None = None) -> None:
             file.ffn(block, effective=True)
             return
         file.zeros("fc.weight", WIDTH, len(TARGET_LAYERS) * WIDTH)
-        query, key = np.zeros((2 * HEAD, 2 * WIDTH)), np.zeros((2 * HEAD, 2 * WIDTH))
-        for head in range(2):
-            rows = slice(head * HEAD, head * HEAD + HEAD // 2)
-            query[rows, REAL], key[rows, REAL] = 40, 1
-        both = np.eye(2 * HEAD, 2 * WIDTH)
-        _attention(file, query, key, both, np.concatenate([np.eye(WIDTH), -np.eye(WIDTH)], 1))
+        _attention(file, eagle3_attention())
         file.ffn(block)
 
 
@@ -176,6 +198,6 @@ def _block_drafter(
     file.put("output_norm.weight", np.zeros(file.width) if silent else np.ones(file.width))
 
 
-def _attention(file: ModelFile, query: Array, key: Array, value: Array, out: Array) -> None:
-    for name, weights in (("q", query), ("k", key), ("v", value), ("output", out)):
+def _attention(file: ModelFile, layer: Attention) -> None:
+    for name, weights in (("q", layer.query), ("k", layer.key), ("v", layer.value), ("output", layer.out)):
         file.put(f"blk.0.attn_{name}.weight", weights)

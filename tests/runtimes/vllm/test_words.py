@@ -157,6 +157,15 @@ def test_older_forms() -> None:
     assert new.argv[new.argv.index("--kv-cache-memory-bytes") + 1] == str(3 << 29)
 
 
+def test_a_version_that_is_only_bounded() -> None:
+    request = replace(FULL, settings=Settings(kv=KvType.INT4, attention_backend="TRITON_ATTN"))
+    for version, fine in (("0.26.0+", True), ("0.24.0+", False), ("0.19.0+", False), ("0.24.0", False)):
+        assert (VLLM.refuses(replace(request, version=version)) is None) == fine, version
+    argv = VLLM.command(replace(request, version="0.26.0+")).argv
+    assert "--mamba-cache-mode" not in argv  # 0.33.0 has done with it
+    assert "--mamba-cache-mode" in VLLM.command(replace(request, version="0.26.0")).argv
+
+
 def test_versions_out_of_range() -> None:
     reason = VLLM.refuses(replace(FULL, version="0.19.1"))
     assert reason is not None

@@ -42,6 +42,13 @@ class Venv:
         return self.folder / "bin" / "python"
 
     @property
+    def home(self) -> Path:
+        """Where vLLM keeps what it found out about its own models: half a minute a process."""
+        made = self.folder / "home"
+        made.mkdir(exist_ok=True)
+        return made
+
+    @property
     def packages(self) -> Path:
         return next(self.folder.glob("lib/python3*/site-packages"))
 
