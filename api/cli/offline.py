@@ -98,7 +98,7 @@ def plan(
     config = load(paths)
     catalogue = _catalogue(config)
     entry = catalogue.find(model)
-    host, files = _facts(profile, facts), FileReader().inspect(entry, paths.store)
+    host, files = host_facts(profile, facts), FileReader().inspect(entry, paths.store)
     defaults, today = planner.Preferences.of_host(config.defaults), SystemClock().today()
 
     def answer(given: Mapping[str, str] | None) -> Planned:
@@ -128,7 +128,8 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _facts(profile: str | None, file: Path | None) -> HostFacts:
+def host_facts(profile: str | None, file: Path | None) -> HostFacts:
+    """The host that is asked about: a shipped profile, a file's, or this machine."""
     from hosts.facts import FactsError, HostFacts
     from hosts.probe import probe as look
 

@@ -82,8 +82,16 @@ def prefix_caching(row: Row, shape: Shape | None) -> Default:
     return Default(not (hybrid and older(row.engine_version, PREFIX_IN_HYBRIDS)), False)
 
 
+FEW_IMAGE_TOKENS = 2048
+
+
+def profiles_vision(known: Known | None, loaded: bool) -> bool:
+    """Whether profiling the tower costs: Qwen's images are 16k tokens, Gemma's a thousand at most."""
+    return loaded and known is not None and (known.image_tokens is None or known.image_tokens > FEW_IMAGE_TOKENS)
+
+
 def vision(row: Row, known: Known | None, no_vision: bool) -> bool:
-    """Whether vLLM loads and profiles a vision tower: where there is one and nobody says otherwise."""
+    """Whether vLLM loads a vision tower: where there is one and nobody says otherwise."""
     if known is None or not known.vision or no_vision or row.launch.get("language_model_only"):
         return False
     limits = row.launch.get("limit_mm_per_prompt")

@@ -21,6 +21,8 @@ USUAL_DRAFT = {Method.MTP: 3, Method.DFLASH: 7, Method.DSPARK: 7, Method.EAGLE3:
 """Drafted tokens where a row does not say how many (recipes of vLLM and llama.cpp)."""
 MIB = 1 << 20
 FIRST_ENGINE = "V0 engine"
+FORK_BUILD = "b4000"
+"""ik_llama.cpp counts its own builds, below those of llama.cpp."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ def understand(row: Row, runtime: Runtime, fork: bool) -> Understood:
         version = FIRST_ENGINE
         row = replace(row, engine_version=version)
         basis.assumed["engine_version"] = "V0: later ones print tokens, not blocks"
+    elif version is None and fork:
+        version = FORK_BUILD  # it reserves logits for a whole ubatch, as builds of its age do
     demand = Demand(weights=0, shape=shape, context=1, parallel=1, tensor_parallel=ranks, version=version)
     demand = replace(demand, backend=place.backend, unified=place.unified, device_total=place.usable)
     context = budget.engine_context(row, runtime, shape)
@@ -201,7 +205,7 @@ def _engine(
         basis.assumed["enable_prefix_caching"] = f"{'on' if prefix.value else 'off'}, vLLM's default"
     return replace(
         demand, batch=int(batch.value), sequences=int(many.value), prefix_caching=bool(prefix.value), eager=eager,
-        vision=budget.vision(row, texts.known, texts.no_vision),
+        vision=budget.profiles_vision(texts.known, budget.vision(row, texts.known, texts.no_vision)),
     )  # fmt: skip
 
 
@@ -236,7 +240,8 @@ def _weights(
         return _exactly(row.stated.weights * ranks), demand, True
     known = texts.known
     embedding = None
-    if known is not None and runtime is Runtime.LLAMA_CPP and place.backend is not Backend.CPU:
+    apart = place.backend is not Backend.CPU and not place.metal
+    if known is not None and runtime is Runtime.LLAMA_CPP and apart:
         embedding = quantising.embedding_bytes(known, texts.quantisation)
     demand = replace(demand, embedding=embedding)
     if row.weight_bytes is not None or texts.stated is not None:
@@ -263,7 +268,7 @@ def _weights(
     basis.sources["weights"] = found.source
     if found.how == "parameters":
         basis.assumed["weights"] = f"{chosen}: from its parameters"
-    left_out = found.vision if runtime is Runtime.VLLM and not demand.vision else 0
+    left_out = 0 if runtime is not Runtime.VLLM or budget.vision(row, known, texts.no_vision) else found.vision
     head = found.head or None
     return _less(found, left_out), replace(demand, head=head), said
 

@@ -49,6 +49,8 @@ _CARDS = (
 _COUNT = re.compile(r"^\s*(\d{1,3})\s*x\s")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(mib|gib|gb)\b")
 _OTHERS = re.compile(r"\bfree\b|\bafter\b|\bload\b")
+METAL_SHARE = 0.75
+"""Of the memory, what macOS lets a GPU wire by default."""
 _NOMINAL = 0.985
 """Usable share of a nominal size, for a card that is not in the table."""
 
@@ -71,6 +73,8 @@ class Device:
     """Whether the row says that its figures are of one device."""
     each: tuple[int, ...] = ()
     """Sizes of devices that differ, as the text gives them."""
+    metal: bool = False
+    """Apple's: llama.cpp maps the whole file for the device."""
 
 
 @lru_cache(maxsize=4096)
@@ -88,6 +92,9 @@ def device(gpu: str | None, memory: int | None, runtime: Runtime, version: str |
     per_device = "per gpu" in low
     sizes = _sizes(low)
     each = sizes if len(sizes) > 1 else ()
+    if unified and re.search(r"apple|metal|\bm[1-5]\b", low):
+        usable = None if memory is None else int(memory * METAL_SHARE)
+        return Device(count, usable, backend, True, "nominal" if usable else "unknown", metal=True)
     if backend is Backend.CPU:
         return Device(count, memory, backend, False, "printed" if memory else "unknown", per_device=per_device)
     if memory is not None:

@@ -120,6 +120,8 @@ def _left(row: Understood, demand: Demand) -> _Pool:
     context = _told(stated.non_torch, parts.context)
     activation = _told(stated.activation, parts.activation)
     graphs = _told(stated.graphs, parts.graphs)
+    if stated.graphs is None and stated.activation is not None and stated.non_torch is not None:
+        graphs = Estimate(0, 0, 0)  # a log that prints the other parts has these in none of them, or not in the budget
     within = parts.kv.mid + parts.context.mid + parts.activation.mid + parts.weights + parts.drafter - parts.requested
     inside = abs(within) > 1  # the graphs are taken out of the request
     held = parts.weights + parts.drafter

@@ -168,7 +168,9 @@ def _extras(known: Known, quantisation: Quantisation) -> tuple[int, int]:
         return int(known.mtp * bits / 8), 0
     wide = quantisation.kind in ("bf16", "f32")
     bits = _LINEAR_BITS[quantisation.kind].mid
-    return int(known.mtp * (16 if wide or bits < 8 else bits) / 8), known.vision * 2
+    # exports of dense models mostly leave the head in 16 bit; one with experts is experts for the most part
+    narrow = bits >= 8 or known.expert_parameters > 0
+    return int(known.mtp * (bits if narrow and not wide else 16) / 8), known.vision * 2
 
 
 def embedding_parameters(known: Known) -> int:

@@ -41,6 +41,8 @@ class Known:
     expert_width: int | None = None
     """Of one expert, where engines pad it."""
     vision: int = 0
+    image_tokens: int | None = None
+    """The most tokens of one image, where that is few: the encoder's profile then costs next to nothing."""
     mtp: int = 0
     native: str | None = None
     """The quantisation it was published in, where that is not 16 bit."""

@@ -2,16 +2,19 @@
 
 The peak is one forward of `max_num_batched_tokens`: in each layer gate and up, their product, and a few widths of
 residual, in the model's two bytes: 2 x (3 x intermediate / ranks + 3 x width) a token, which is 0.1055 MiB on
-Llama-3.1-8B where two logs show 0.106 (vllm#10517). Besides it the sampler's logits of `max_num_seqs`.
+Llama-3.1-8B where two logs show 0.106 (vllm#10517). After it the sampler is profiled with `max_num_seqs` rows, top-k
+and top-p on (0.20.0 v1/worker/gpu_model_runner.py:5622): the larger of both is the peak. V0 did both at once.
 """
 
 from __future__ import annotations
 
 from orchestrator.kinds import Backend
 from orchestrator.memory_fit.calibration import CALIBRATION, NONE, Estimate
-from orchestrator.memory_fit.demand import Demand
+from orchestrator.memory_fit.demand import Demand, older
 from orchestrator.memory_fit.sizes import whole
 
+SECOND_ENGINE = (0, 8)
+"""The version since which V1 is the engine."""
 WIDTH = 5120
 """Of a model whose width is not known."""
 FAN_OUT = 3.5
@@ -29,8 +32,13 @@ def activation(demand: Demand) -> Estimate:
     hybrid = shape is not None and shape.linear_layers > 0
     factor = CALIBRATION.vllm_activation_hybrid if hybrid else CALIBRATION.vllm_activation_tokens
     vocab = 0 if shape is None else shape.vocab or 0
-    sequences = demand.sequences or demand.parallel
-    peak = factor.times(token * demand.batch).plus(CALIBRATION.vllm_logit_bytes.times(sequences * vocab))
+    logits = (demand.sequences or demand.parallel) * vocab
+    peak = factor.times(token * demand.batch)
+    if older(demand.version, SECOND_ENGINE):
+        peak = peak.plus(CALIBRATION.vllm_logit_bytes.times(logits))
+    else:
+        sampler = CALIBRATION.vllm_sampler_bytes.times(logits)
+        peak = Estimate(max(peak.low, sampler.low), max(peak.mid, sampler.mid), max(peak.high, sampler.high))
     return peak.plus(CALIBRATION.vllm_vision) if demand.vision else peak
 
 

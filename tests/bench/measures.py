@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
 import subprocess
@@ -17,13 +18,14 @@ import aiohttp
 from containers.embedded import image
 from containers.podman import Podman
 from hosts.probe import probe as look
-from orchestrator import catalogue, planner, profiles
+from orchestrator import catalogue, fit, planner, profiles
 from tests.models import generate
 from tests.stack.stack import Stack
 from tests.waiting import until_sync
 
 MIB = 2**20
 PLANS = 200
+FIT_TURNS = 10
 CPU_WINDOW = 10.0
 """Seconds over which the idle daemon's CPU time is taken."""
 RATE, SECONDS = 100, 5
@@ -132,6 +134,18 @@ def plan_p95(_bench: Bench) -> float:
         planner.plan(entry, facts, shipped, {})
         took.append((time.perf_counter() - begun) * 1000)
     return statistics.quantiles(took, n=20)[-1]
+
+
+def fit_row(_bench: Bench) -> float:
+    """Milliseconds a row of `outrider fit`, over the public logs again and again under names that were never seen."""
+    rows = [json.loads(line) for line in (Path(__file__).parents[1] / "fit" / "truth.jsonl").read_text().splitlines()]
+    for row in rows:
+        fit.fit(fit.read(row))
+    begun = time.perf_counter()
+    for turn in range(FIT_TURNS):
+        for row in rows:
+            json.dumps(fit.fit(fit.read({**row, "model": f"{row['model']} run {turn}"})).to_dict())
+    return (time.perf_counter() - begun) * 1000 / (FIT_TURNS * len(rows))
 
 
 def help_text(_bench: Bench) -> float:

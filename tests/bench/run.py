@@ -63,6 +63,7 @@ class Result:
 ROWS = (
     Row("probe", "ms", 300, measures.probe),
     Row("plan, p95, warm", "ms", 50, measures.plan_p95),
+    Row("fit, a row (2,000 a second)", "ms", 0.5, measures.fit_row),
     Row("command line: --help", "ms", 500, measures.help_text),
     Row("API ready", "s", 1.5, measures.api_ready, "daemon"),
     Row("daemon resident, one engine", "MiB", 120, measures.resident, "one"),
