@@ -7,7 +7,7 @@ plain folders). Only names and numbers are read; who may see them is the kernel'
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,25 +61,29 @@ def container_memory(roots: Roots, container: str, pid: int) -> ContainerSample 
     for controllers, path in _lines(text):
         relative = _outermost(path, container)
         if "memory" in controllers:
-            folder = roots.sys / "fs/cgroup/memory" / relative
+            top = roots.sys / "fs/cgroup/memory"
+            folder = top / relative
             size, stat = read_number(folder / "memory.usage_in_bytes"), key_values(read_text(folder / "memory.stat"))
             rss = stat.get("total_rss")
         elif not controllers:
-            folder = roots.sys / "fs/cgroup" / relative
+            top = roots.sys / "fs/cgroup"
+            folder = top / relative
             size, stat = read_number(folder / "memory.current"), key_values(read_text(folder / "memory.stat"))
             rss = stat.get("anon")
         else:
             continue
         if known(size) is not None:
-            return ContainerSample(known(size), known(number(rss)), _peak(roots, _processes(folder, pid)))
+            return ContainerSample(
+                known(size), known(number(rss)), _peak(roots, _processes({folder, top / _whole(path)}, pid))
+            )
     return ContainerSample(None, None, _peak(roots, [pid]))
 
 
-def _processes(folder: Path, pid: int) -> list[int]:
-    """The processes of a group, by the host's count; those that lie in groups below it as well."""
-    text = read_text(folder / "cgroup.procs", 65536) or ""
-    found = {int(word) for word in text.split()[:MOST_PROCESSES] if word.isdigit() and word != "0"}
-    return sorted(found | {pid})
+def _processes(folders: Iterable[Path], pid: int) -> list[int]:
+    """The processes of a container's own group and of the one below it that its processes are in (crun makes one),
+    by the host's count."""
+    words = [word for folder in folders for word in (read_text(folder / "cgroup.procs", 65536) or "").split()]
+    return sorted({pid, *(int(word) for word in words[:MOST_PROCESSES] if word.isdigit() and word != "0")})
 
 
 def _peak(roots: Roots, pids: list[int]) -> int | None:
@@ -106,6 +110,11 @@ def _lines(text: str | None) -> Iterator[tuple[list[str], str]]:
         if colon and second and path.startswith("/"):
             found.append(([name for name in controllers.split(",") if name], path))
     return iter(sorted(found, key=lambda line: "memory" not in line[0]))
+
+
+def _whole(path: str) -> Path:
+    """The group of the process itself."""
+    return Path(*[part for part in path.split("/") if part not in {"", ".", ".."}])
 
 
 def _outermost(path: str, container: str) -> Path:

@@ -135,6 +135,29 @@ class DeploymentView:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsFacts:
+    """What weights say of themselves. `context` is the longest that the model was trained for; `mtp_head` whether it
+    can draft with a head of its own: `none`, `here`, or `missing` where it declares one and has no weights for it.
+
+    Of a drafter `method`, `draft_tokens` (the longest that it was trained for) and `pairs`: for each variant of the
+    model that is here, None or the reason why it does not belong to it. `unclear` says why a model's memory cannot
+    be told from its files.
+    """
+
+    architecture: str | None
+    quantisation: str | None
+    context: int | None
+    layers: int | None
+    mtp_head: str
+    chat_template: bool
+    vision_bytes: int | None = None
+    method: str | None = None
+    draft_tokens: int | None = None
+    pairs: Mapping[str, str | None] = field(default_factory=dict)
+    unclear: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsView:
     """The weights of one variant or drafter. `state` is `here`, `missing` or `problem`; `revision` the commit that
     was settled, else what the definition says; `origin` is `hub`, `cache` (a Hugging Face cache), `store`,
@@ -152,6 +175,8 @@ class WeightsView:
     checked_at: float | None = None
     checked_ok: bool | None = None
     problem: str | None = None
+    facts: WeightsFacts | None = None
+    """What the files say of themselves; None where they are not here, or are bad."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`outrider model pull|verify|ls`: weights from the hub, and what is here of them."""
+"""`outrider model pull|verify|ls|show`: weights from the hub, and what is here of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from api.cli.library import follow_job
 from api.cli.options import Common, Json, Model, at, common
 from api.cli.output import amount, clock_time, note, print_json, print_table, say, ticker
-from orchestrator.errors import DigestMismatch, UsageError
+from orchestrator.errors import DigestMismatch, NotFound, UsageError
 
 HUB = 180.0
 """Seconds for an answer that itself waits for the hub's, with its retries."""
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command("ls")(ls)
     app.command("pull")(pull)
     app.command("verify")(verify)
+    app.command("show")(show)
 
 
 def pull(
@@ -210,6 +211,54 @@ def ls(
     ]
     heads = ("MODEL", "WEIGHTS", "STATE", "SIZE", "COMMIT", "FROM", "CHECKED", "WHERE")
     print_table(heads, rows, empty="no weights are here: `outrider model ls --all` lists what could be fetched")
+
+
+def show(ctx: typer.Context, model: Model, as_json: Json = False) -> None:
+    """Say what a model's files say: quantisation, context, MTP head, and which drafters belong to it."""
+    from api.cli.client import Client
+
+    with Client(common(ctx).paths) as client:
+        found = next((m for m in client.get("/models") if model in (m["name"], *m["aliases"])), None)
+    if found is None:
+        raise NotFound(f"there is no model {model!r}", hint="`outrider models` lists what there is")
+    if as_json:
+        print_json(found)
+        return
+    also = f", also {', '.join(found['aliases'])}" if found["aliases"] else ""
+    say(f"{found['name']}{also}, from {found['origin']}")
+    for weights in found["weights"]:
+        what = f"{weights['format']}, {amount(weights['bytes'])}, {weights['state']}"
+        say(f"  {weights['kind']} {weights['name']}: {what}")
+        for line in fact_lines(weights):
+            say(f"    {line}")
+
+
+def fact_lines(weights: Mapping[str, Any]) -> list[str]:
+    """What one file, or folder, says of itself, a line a thing."""
+    facts = weights.get("facts")
+    if facts is None:
+        return [weights["problem"]] if weights["problem"] else []
+    parts = [facts["architecture"] or "unknown architecture", facts["quantisation"] or "unknown quantisation"]
+    if facts["layers"] is not None:
+        parts.append(f"{facts['layers']} layers")
+    if facts["context"] is not None:
+        parts.append(f"trained for {facts['context']} tokens")
+    lines = [", ".join(parts)]
+    if facts["unclear"]:
+        lines.append(f"its memory cannot be told: {facts['unclear']}")
+    if facts["method"] is not None:
+        longest = "" if facts["draft_tokens"] is None else f" of up to {facts['draft_tokens']} tokens"
+        lines.append(f"drafts{longest} with {facts['method']}")
+    if facts["mtp_head"] != "none":
+        here = "yes" if facts["mtp_head"] == "here" else "declared, but its weights are not there"
+        lines.append(f"MTP head: {here}")
+    if facts["vision_bytes"]:
+        lines.append(f"vision: {amount(facts['vision_bytes'])}")
+    if weights["kind"] == "variant" and facts["method"] is None and not facts["chat_template"]:
+        lines.append("no chat template")
+    for variant, why in sorted(facts["pairs"].items()):
+        lines.append(f"belongs to {variant}" if why is None else f"does not belong to {variant}: {why}")
+    return lines
 
 
 def _checked(weights: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hosts.facts import Accelerator, HostFacts
 from orchestrator.catalogue.types import Catalogue, Combination, ImageEntry, in_range
-from orchestrator.file_facts import FileFacts, FileProblem, Files, location, mismatch
+from orchestrator.file_facts import FileFacts, FileProblem, Files, location, mismatch, no_mtp_head
 from orchestrator.image_needs import Unmet, unmet
 from orchestrator.models import Drafter, Format, ModelEntry, Runtime, Shape, Variant
 from orchestrator.plan import Evidence, Method, Rejected
@@ -198,7 +198,9 @@ def _methods(
             if bare.shape is not None and bare.shape.mtp_layers:
                 yield bare
             elif asked is not None:
-                yield bare.reject("no_mtp_head", f"{variant.name} has no MTP head")
+                reason = None if bare.target is None else no_mtp_head(bare.target)
+                text = f"{variant.name} has no MTP head" if reason is None else reason.text
+                yield bare.reject("no_mtp_head", text, None if reason is None else reason.source)
         elif method in (Method.NONE, Method.NGRAM):
             yield bare
         else:

@@ -208,8 +208,14 @@ class _Search:
     def _demand(self, terms: Terms) -> Demand:
         candidate, settings = self.candidate, terms.settings
         device = candidate.device
+        portions = None if candidate.target is None else candidate.target.portions
+        unseen = 0  # the vision tower, which vLLM leaves out with --language-model-only
+        if portions is not None and not settings.vision and candidate.image.runtime is Runtime.VLLM:
+            unseen = portions.vision
         return Demand(
-            weights=candidate.weights or 0,
+            weights=max((candidate.weights or 0) - unseen, 0),
+            embedding=None if portions is None else portions.embedding,
+            head=None if portions is None else portions.mtp,
             shape=candidate.shape,
             context=0,
             parallel=0,

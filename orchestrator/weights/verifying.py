@@ -10,6 +10,7 @@ from orchestrator import gguf_file
 from orchestrator.errors import ModelFileError
 from orchestrator.file_facts import stored_at
 from orchestrator.models import Drafter, Format, ModelEntry, Variant
+from orchestrator.reading import safetensors_file
 from orchestrator.store_files import sidecar
 from orchestrator.weights import existing, shelf
 from orchestrator.weights.choosing import Source, source_of, things
@@ -86,12 +87,13 @@ def _placed(thing: Variant | Drafter, store: Path, go_on: GoOn) -> Iterator[Chec
         if have is not None:
             right = existing.digest(HubFile(file.name, have.size, have.sha256, None), file, go_on) is not None
             yield CheckedFile(str(file), there, right, "as it was added" if right else "differs from what was added")
-        elif thing.format is Format.GGUF:
+        else:
             try:
-                gguf_file.read(file)
+                if thing.format is Format.GGUF:
+                    gguf_file.read(file)
+                else:
+                    safetensors_file.read(str(file))
             except ModelFileError as error:
                 yield CheckedFile(str(file), there, False, error.detail)
             else:
                 yield CheckedFile(str(file), there, None, "whole by its header; no digest was recorded")
-        else:
-            yield CheckedFile(str(file), there, None, "no digest was recorded")

@@ -25,6 +25,7 @@ NEED_A_DAEMON = [
     ("top",),
     ("models",),
     ("model", "ls"),
+    ("model", "show", "m"),
     ("model", "rm", "m"),
     ("model", "add", "smollm2"),
     ("events",),

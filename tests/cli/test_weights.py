@@ -135,3 +135,36 @@ def test_start_pulls_what_is_missing(call: Call, pulling: fake.Script, there: bo
     asked = pulling.asked_for("POST", "/pulls")
     assert [a.body for a in asked] == [{"model": "SmolLM2"}] * pulls
     assert pulling.asked[-1].method == "PUT"
+
+
+def test_show_says_what_the_files_say(call: Call, daemon: fake.Script) -> None:
+    facts = {
+        "architecture": "qwen35", "quantisation": "Q4_K", "context": 262144, "layers": 64, "mtp_head": "missing",
+        "chat_template": False, "vision_bytes": 927607488, "method": None, "draft_tokens": None, "pairs": {},
+        "unclear": None,
+    }  # fmt: skip
+    drafts = {**facts, "mtp_head": "none", "vision_bytes": None, "method": "dflash", "draft_tokens": 15}
+    pairs = {"q4-1": None, "q8": "d.gguf was made for width 4096, the target has 5120"}
+    rows = [
+        fake.weights(facts=facts),
+        fake.weights("missing", name="bf16", facts=None),
+        fake.weights(name="d", kind="drafter", facts={**drafts, "pairs": pairs}),
+    ]
+    daemon.on("GET", "/models", [fake.model(weights=rows)])
+    said = call("model", "show", "SmolLM2")
+    assert said.out.splitlines() == [
+        "smollm2, also SmolLM2, from /etc/outrider/models.d/smollm2.toml",
+        "  variant q4-1: gguf, 98.0 MB, here",
+        "    qwen35, Q4_K, 64 layers, trained for 262144 tokens",
+        "    MTP head: declared, but its weights are not there",
+        "    vision: 927.6 MB",
+        "    no chat template",
+        "  variant bf16: gguf, 98.0 MB, missing",
+        "  drafter d: gguf, 98.0 MB, here",
+        "    qwen35, Q4_K, 64 layers, trained for 262144 tokens",
+        "    drafts of up to 15 tokens with dflash",
+        "    belongs to q4-1",
+        "    does not belong to q8: d.gguf was made for width 4096, the target has 5120",
+    ]
+    assert call("model", "show", "smollm2", "--json").document["name"] == "smollm2"
+    assert call("model", "show", "other").code == 3
