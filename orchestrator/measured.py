@@ -23,8 +23,8 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """Bytes that were in use at the peak beyond what had been expected (negative: less), of how many starts, the
-    newest on which day (ISO)."""
+    """Bytes that were in use at the peak beyond what was to be expected without margin and correction (negative:
+    less), of how many starts, the newest on which day (ISO)."""
 
     bytes: int
     starts: int

@@ -6,6 +6,7 @@ Calibrated: compute buffers, activation, CUDA graphs, a process's own share; the
 second; what this host has measured corrects it (`correction.py`). The inverse is in `inverse.py`.
 """
 
+from orchestrator.memory_fit.absolute import Limits, limits
 from orchestrator.memory_fit.calibration import CALIBRATION, Calibration, Estimate
 from orchestrator.memory_fit.correction import Corrected, corrected
 from orchestrator.memory_fit.demand import DRAFTING, SNAPSHOTS, Demand
@@ -16,12 +17,45 @@ from orchestrator.memory_fit.recurrent import state_layer
 from orchestrator.memory_fit.sglang_pool import SglangPool, sglang_pool
 from orchestrator.memory_fit.sizes import GIB, MIB, explain, gigabytes
 from orchestrator.memory_fit.vllm_budget import Split, split
+from orchestrator.memory_fit.vllm_layers import unpackable
 from orchestrator.memory_fit.vllm_pool import Holds, Pool, pool_bytes, pool_tokens, vllm_pool
 from orchestrator.memory_fit.widths import attention_token
 
 __all__ = [
-    "CALIBRATION", "DRAFTING", "GIB", "MIB", "PROMPT_CACHE", "SNAPSHOTS", "Calibration", "Concession", "Corrected",
-    "Demand", "Estimate", "Holds", "Largest", "Pool", "SglangPool", "Split", "attention_token", "corrected", "explain",
-    "fits", "forecast", "gigabytes", "largest", "llama_cpp", "pool_bytes", "pool_tokens", "reserve", "sglang",
-    "sglang_pool", "split", "state_layer", "vllm", "vllm_pool",
-]  # fmt: skip
+    "CALIBRATION",
+    "DRAFTING",
+    "GIB",
+    "MIB",
+    "PROMPT_CACHE",
+    "SNAPSHOTS",
+    "Calibration",
+    "Concession",
+    "Corrected",
+    "Demand",
+    "Estimate",
+    "Holds",
+    "Largest",
+    "Limits",
+    "Pool",
+    "SglangPool",
+    "Split",
+    "attention_token",
+    "corrected",
+    "explain",
+    "fits",
+    "forecast",
+    "gigabytes",
+    "largest",
+    "limits",
+    "llama_cpp",
+    "pool_bytes",
+    "pool_tokens",
+    "reserve",
+    "sglang",
+    "sglang_pool",
+    "split",
+    "state_layer",
+    "unpackable",
+    "vllm",
+    "vllm_pool",
+]

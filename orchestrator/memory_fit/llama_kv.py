@@ -28,7 +28,7 @@ def cells(demand: Demand) -> int:
     if demand.kv_unified:
         return pad(demand.cells or demand.context * demand.parallel, PADDED)
     if demand.cells is not None:
-        return pad(pad(demand.cells, PADDED) // demand.parallel, PADDED)
+        return pad(pad(demand.cells, PADDED) // max(demand.parallel, 1), PADDED)
     return pad(demand.context, PADDED)
 
 

@@ -138,7 +138,7 @@ def sglang_pool(demand: Demand, available: int | None = None) -> SglangPool | No
     if shape is None:
         return None
     each, draft = token_bytes(demand, shape), draft_token_bytes(demand)
-    count = slots(demand) if shape.linear_layers else 0
+    count = slots(demand) if shape.linear_layers and state_of_request(demand, shape) else 0
     if available is None:
         held = states(demand, shape, count) if count else 0
         return SglangPool(demand.parallel * demand.context, each, draft, count, held)

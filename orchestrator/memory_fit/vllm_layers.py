@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from orchestrator.kinds import Backend
 from orchestrator.memory_fit.demand import Demand, older
 from orchestrator.memory_fit.recurrent import vllm_page
 from orchestrator.memory_fit.sizes import whole
@@ -19,6 +20,8 @@ from orchestrator.plan import Method
 
 BLOCK = 16
 """Tokens of a block, unless a recurrent state needs more."""
+CPU_BLOCK = 128
+"""The same on a CPU, but for latents (platforms/cpu.py:296)."""
 LATENT_BLOCK = 128
 """What a block is a multiple of in hybrids with latent attention."""
 ONE_GROUP_BELOW = 1.5
@@ -67,6 +70,7 @@ def grouped(demand: Demand) -> Grouped | None:
     if shape is None:
         return None
     kinds, block = _kinds(demand, shape)
+    kinds = tuple(kind for kind in kinds if kind.page)
     if not kinds:
         return None
     if not any(kind.states for kind in kinds):
@@ -94,7 +98,7 @@ def _kinds(demand: Demand, shape: Shape) -> tuple[tuple[Kind, ...], int]:
     if own is not None and demand.method not in (Method.NONE, Method.NGRAM):
         kv = demand.draft_kv or demand.kv
         # a drafter whose cache has a type of its own is configured apart, and keeps the small block
-        drafts = block if kv is demand.kv else BLOCK
+        drafts = block if kv is demand.kv else smallest_block(demand)
         found += [
             _kind(layer, drafts, layer.token(kv, kv)) for layer in attention(own, demand.tensor_parallel) if layer.count
         ]
@@ -106,13 +110,20 @@ def _kinds(demand: Demand, shape: Shape) -> tuple[tuple[Kind, ...], int]:
     return _together(found), block
 
 
+def smallest_block(demand: Demand) -> int:
+    """Tokens of a block where no recurrent state makes it larger."""
+    latent = demand.shape is not None and demand.shape.kv_lora_rank is not None
+    return CPU_BLOCK if demand.backend is Backend.CPU and not latent else BLOCK
+
+
 def _block(demand: Demand, shape: Shape, layers: list[Layers]) -> int:
+    step = smallest_block(demand)
     if not shape.linear_layers:
-        return BLOCK
+        return step
     token = layers[0].token(demand.kv, demand.values) if layers else 0
     if not token:
         return max(demand.context, 1)
-    step = LATENT_BLOCK if layers[0].latent else BLOCK
+    step = LATENT_BLOCK if layers[0].latent else step
     return max(whole(vllm_page(demand, shape), step * token), 1) * step
 
 
@@ -128,6 +139,17 @@ def _together(kinds: list[Kind]) -> tuple[Kind, ...]:
         before = merged.get(key)
         merged[key] = kind if before is None else replace(before, count=before.count + kind.count)
     return tuple(merged.values())
+
+
+def unpackable(demand: Demand) -> bool:
+    """Whether vLLM refuses the layout: latents beside a recurrent state and a drafter whose pages are no multiple of
+    theirs (`NotImplementedError: page size is not divisible`). Such a drafter needs a cache type that matches."""
+    shape = demand.shape
+    if shape is None or not shape.linear_layers:
+        return False
+    kinds, _ = _kinds(demand, shape)
+    largest = max((kind.page for kind in kinds), default=0)
+    return any(kind.latent and kind.page and largest % kind.page for kind in kinds)
 
 
 def _unified(kinds: tuple[Kind, ...]) -> tuple[Kind, ...]:

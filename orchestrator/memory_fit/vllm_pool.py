@@ -79,10 +79,10 @@ class Holds:
 def pool_tokens(demand: Demand, pool: int) -> Holds | None:
     """What `pool` bytes on each rank hold of sequences of `demand.context` tokens; None without a shape or cache."""
     layout = grouped(demand)
-    if layout is None or layout.block_bytes <= 0:
+    if layout is None:
         return None
     blocks = max(pool, 0) // layout.block_bytes
-    each = sum(_blocks(layout, demand, demand.context))
+    each = max(sum(_blocks(layout, demand, demand.context)), 1)
     concurrency = blocks / each
     if older(demand.version, (0, 1)):
         tokens = blocks * BLOCK
@@ -111,11 +111,11 @@ def pool_bytes(demand: Demand, tokens: int) -> int | None:
     layout = grouped(demand)
     if layout is None:
         return None
-    each = sum(_blocks(layout, demand, demand.context))
+    each = max(sum(_blocks(layout, demand, demand.context)), 1)
     if older(demand.version, (0, 1)):
         blocks = -(-tokens // BLOCK)
     elif older(demand.version, BY_CONCURRENCY):
         blocks = -(-tokens // layout.block_tokens) * max(layout.count, 1)
     else:
-        blocks = -(-tokens * each // demand.context)
+        blocks = -(-tokens * each // max(demand.context, 1))
     return blocks * layout.block_bytes

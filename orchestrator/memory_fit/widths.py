@@ -75,14 +75,15 @@ def attention(shape: Shape, ranks: int = 1, *, latent: bool = True) -> tuple[Lay
             Layers(count, per_rank(heads, ranks), shape.head_dim, values) for heads, count in sorted(kinds.items())
         )
     found = []
-    whole_length = shape.attention_layers - shape.sliding_layers
+    windowed_layers = min(shape.sliding_layers, shape.attention_layers)
+    whole_length = shape.attention_layers - windowed_layers
     if whole_length:
         found.append(Layers(whole_length, per_rank(shape.kv_heads, ranks), shape.head_dim, values))
-    if shape.sliding_layers:
+    if windowed_layers:
         heads = per_rank(shape.sliding_kv_heads or shape.kv_heads, ranks)
         keys = shape.sliding_head_dim or shape.head_dim
         windowed = keys if shape.sliding_head_dim else values
-        found.append(Layers(shape.sliding_layers, heads, keys, windowed, shape.sliding_window))
+        found.append(Layers(windowed_layers, heads, keys, windowed, shape.sliding_window))
     return tuple(found)
 
 

@@ -150,6 +150,18 @@ def test_printed_tokens_of_versions_before_0_20() -> None:
     assert later.tokens == int(held.concurrency * 4096)
 
 
+def test_tokens_and_concurrency_of_an_old_version_are_not_proportional() -> None:
+    """483200 tokens and 6.77x at 262144: 1211 blocks in four groups of 1600 tokens."""
+    made, seen = two(262144, tensor_parallel=4, version="0.19.0"), observed("vllm-c3090-26")
+    pool = pool_bytes(made, seen["kv_tokens"])
+    assert pool is not None
+    block = pool // 1208
+    held = pool_tokens(made, 1211 * block)
+    assert held is not None
+    assert held.tokens == seen["kv_tokens"]
+    assert held.concurrency == pytest.approx(seen["max_concurrency"], abs=0.005)
+
+
 def test_a_drafter_with_a_type_of_its_own_wastes_pages() -> None:
     """27B in int8 and a DFlash2 drafter in bf16: 385 blocks of 16 tokens, each padded to a page of 1.7 MiB."""
     made = two(65536, kv=KvType.INT8, batch=2048, prefix_caching=False)
