@@ -15,7 +15,7 @@ import pytest
 from containers import cdi, labels, payload, security
 from containers.errors import DeviceUnavailable, GroupsUnmapped, SpecRefused
 from containers.podman import Podman
-from containers.spec import ContainerSpec
+from containers.spec import CacheVolume, ContainerSpec, Mount
 from containers.validator import MOST_DEVICES, Rules, validate
 from tests.containers.test_security import Start, report, value
 
@@ -203,3 +203,15 @@ def test_each_step_away_from_strict_says_why_and_who_taught_it(profile: security
     assert words["security_opt"] == ["disable"]  # not `label=disable`, and no seccomp in it: both are ignored
     assert words["cap_drop"] == ["ALL"]
     assert words.get("seccomp_profile_path") == profile.seccomp
+
+
+def test_user_paths_are_never_relabelled() -> None:
+    """A `z` or `Z` would rewrite the labels of a user's folder, and of everything in it."""
+    spec = replace(
+        SPEC,
+        mounts=(Mount("/srv/models", "/models"), Mount("/run/outrider/e", "/run/engine", read_only=False)),
+        caches=(CacheVolume("outrider-c", "/cache"),),
+    )
+    words = payload.create_keywords(spec)
+    assert all("relabel" not in mount and "extended_mode" not in mount for mount in words["mounts"])
+    assert words["volumes"] == {"outrider-c": {"bind": "/cache", "mode": "rw"}}

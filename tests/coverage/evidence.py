@@ -59,6 +59,7 @@ class Recorded(_Strict):
 class Wheel(_Strict):
     """A file that rules cite: a distribution of this name and version, as its index has it."""
 
+    runtime: Runtime
     name: str
     version: str
     file: str
@@ -104,7 +105,7 @@ def backing(runtime: Runtime) -> dict[Element, How]:
     found: dict[Element, How] = {}
     table = rules()
     for rule in table.rule:
-        if table.wheels[rule.wheel].name == runtime.value and rule.says == "accepted":
+        if table.wheels[rule.wheel].runtime is runtime and rule.says == "accepted":
             for text in rule.covers:
                 found.update(dict.fromkeys(elements(text.split()), How.RULE))
     for record in sorted((r for r in recorded() if r.runtime is runtime), key=lambda r: How[r.how.upper()]):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import subprocess
 import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.coverage.evidence import rules
+from tests.coverage.evidence import Wheel, rules
 
 CACHE = Path(__file__).parents[2] / ".cache"
 FETCH_S = 540
@@ -17,18 +22,46 @@ def wheel(key: str) -> Path:
     """The wheel of this key of the table; AssertionError when what was fetched is another file."""
     known = rules().wheels[key]
     file = CACHE / "wheels" / known.file
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        what = ["--only-binary=:all:", "--dest", str(file.parent), f"{known.name}=={known.version}"]
-        subprocess.run([*pip, *_for(known.file), *what], check=True, timeout=FETCH_S)
-    with file.open("rb") as opened:
-        assert hashlib.file_digest(opened, "sha256").hexdigest() == known.sha256, file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(file.parent):
+        _fetch(known, file)
     return file
 
 
-def _for(file: str) -> list[str]:
-    """pip's words for the Python and platform of this very file, whatever runs the tests."""
-    _, _, python, abi, platform = file.removesuffix(".whl").rsplit("-", 4)
-    version = python.removeprefix("cp")
-    return ["--implementation", "cp", "--python-version", version, "--abi", abi, "--platform", platform]
+def _fetch(known: Wheel, file: Path) -> None:
+    if not file.exists():
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        what = ["--dest", str(file.parent), f"{known.name}=={known.version}"]
+        subprocess.run([*pip, *_for(known), *what], check=True, timeout=FETCH_S)
+    with file.open("rb") as opened:
+        assert hashlib.file_digest(opened, "sha256").hexdigest() == known.sha256, file
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Other workers want the same files."""
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read(file: Path, name: str) -> bytes:
+    """A file out of a wheel or a source distribution, whose one folder above everything is left out of names."""
+    if file.suffix == ".whl":
+        with zipfile.ZipFile(file) as opened:
+            return opened.read(name)
+    with tarfile.open(file) as archive:
+        inner = archive.extractfile(f"{file.name.removesuffix('.tar.gz')}/{name}")
+        assert inner is not None, name
+        return inner.read()
+
+
+def _for(known: Wheel) -> list[str]:
+    """pip's words for this very file, whatever Python and platform run the tests."""
+    if not known.file.endswith(".whl"):
+        return ["--no-binary", known.name]
+    _, _, python, abi, platform = known.file.removesuffix(".whl").rsplit("-", 4)
+    # a wheel for the stable interface names the oldest Python of its interface, not one that the package runs on
+    number = "{}{}".format(*sys.version_info) if abi == "abi3" else python.removeprefix("cp")
+    version = ["--implementation", "cp", "--python-version", number]
+    return ["--only-binary=:all:", *version, "--abi", abi, "--platform", platform]
