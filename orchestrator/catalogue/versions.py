@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -10,6 +11,7 @@ from pydantic import AfterValidator
 _TERM = re.compile(r"^(<=|>=|==|<|>)(\d+(?:\.\d+)*)$")
 
 
+@lru_cache(maxsize=1024)
 def version_numbers(text: str) -> tuple[int, ...]:
     """`v0.33.0` as (0, 33, 0); a suffix that is no number ends it."""
     numbers = []
@@ -25,6 +27,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+@lru_cache(maxsize=4096)
 def in_range(version: str | None, versions: str | None) -> bool:
     """Whether a version is in a range such as `>=0.27.1,<0.34`. No range holds all; an unknown version is in none."""
     if not versions:

@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 from hosts.facts import HostFacts
-from orchestrator.catalogue.restrictions import Restriction
 from orchestrator.catalogue.types import Catalogue
 from orchestrator.file_facts import Files
 from orchestrator.measured import NOTHING, Measured
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Evidence, Method, Plan, Planned, Reason, Rejected
+from orchestrator.planner import giving_up
 from orchestrator.planner.building import Site, build, default_threads, resolve
 from orchestrator.planner.candidates import Candidate, Search, enumerate_all
 from orchestrator.planner.changes import changes
@@ -29,6 +29,7 @@ from orchestrator.planner.places import named_image, of_host
 from orchestrator.planner.placing import place
 from orchestrator.planner.ranking import Ranking
 from orchestrator.planner.rungs import ladder
+from orchestrator.planner.terms import Known, prepared
 from orchestrator.planner.wishes import Preferences
 
 __all__ = ["Preferences", "changes", "default_threads", "plan", "resolve", "without_speculation"]
@@ -61,26 +62,39 @@ def plan(
     asked = what_if if isinstance(what_if, Preferences) else Preferences.from_what_if(what_if)
     wish = asked.over(Preferences.of(entry)).over(defaults or Preferences())
     places = of_host(facts, named_image(catalogue, wish))
-    candidates, rejected = enumerate_all(Search(entry, facts, catalogue, files, wish, today, places))
+    bugs = prepared(r for r in catalogue.restrictions if not (today and r.expires and r.expires < today))
     site = Site(entry, facts, store, wish, measured)
-    restrictions = tuple(r for r in catalogue.restrictions if not (today and r.expires and r.expires < today))
-    built: list[tuple[Fitted, Plan]] = []
-    for candidate in candidates:
-        outcome = place(candidate, places, wish, lambda c: _one(site, c, restrictions))
-        if isinstance(outcome, Rejected):
-            rejected.append(outcome)
-        else:
-            built += outcome
+    search = Search(entry, facts, catalogue, files, wish, today, places)
+    built, rejected = _look(search, site, bugs)
+    fitting = {fitted.candidate.variant.name for fitted, _ in built}
+    if not built and wish.variant is not None:
+        free = replace(wish, variant=None)
+        found, _ = _look(replace(search, wish=free), replace(site, wish=free), bugs)
+        fitting = {fitted.candidate.variant.name for fitted, _ in found}
+    rejected = giving_up.with_variants(rejected, [v.name for v in entry.variants if v.name in fitting])
     order = {variant.name: position for position, variant in enumerate(entry.variants)}
     ranking = Ranking.of(built, wish, measured, order)
     built.sort(key=lambda pair: ranking.key(*pair))
     built = ranking.told(list({pair[1].digest: pair for pair in reversed(built)}.values())[::-1])
     if not built:
-        return Planned(None, (), tuple(dict.fromkeys(rejected)))
+        return Planned(None, (), tuple(rejected))
     rungs = ladder(site, built)
     best = replace(built[0][1], reasons=(*built[0][1].reasons, *_turned_down(rejected)))
     rest = tuple(p for _, p in built[1 : 1 + MOST_ALTERNATIVES])
-    return Planned(best, rest, tuple(dict.fromkeys(rejected)), rungs)
+    return Planned(best, rest, tuple(rejected), rungs)
+
+
+def _look(search: Search, site: Site, bugs: Known) -> tuple[list[tuple[Fitted, Plan]], list[Rejected]]:
+    """Everything that could be launched, in no order yet, and everything that could not."""
+    candidates, rejected = enumerate_all(search)
+    built: list[tuple[Fitted, Plan]] = []
+    for candidate in candidates:
+        outcome = place(candidate, search.places, search.wish, lambda c: _one(site, c, bugs))
+        if isinstance(outcome, Rejected):
+            rejected.append(outcome)
+        else:
+            built += outcome
+    return built, list(dict.fromkeys(rejected))
 
 
 def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
@@ -92,11 +106,11 @@ def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
     )[:MOST_TURNED_DOWN]
 
 
-def _one(site: Site, candidate: Candidate, restrictions: tuple[Restriction, ...]) -> tuple[Fitted, Plan] | Rejected:
+def _one(site: Site, candidate: Candidate, bugs: Known) -> tuple[Fitted, Plan] | Rejected:
     if candidate.evidence is Evidence.REFUTED and site.wish.method is None and candidate.known is not None:
         text = f"refuted {candidate.known.date.isoformat()}: {candidate.known.note or 'known not to work or to pay'}"
         return candidate.reject("refuted", text, candidate.known.source)
-    fitted = fit(candidate, site.facts, site.wish, restrictions, site.measured)
+    fitted = fit(candidate, site.facts, site.wish, bugs, site.measured)
     if isinstance(fitted, Rejected):
         return fitted
     built = build(site, fitted)
@@ -119,7 +133,14 @@ def without_speculation(
     Sequences are free to be more, for a drafter's limit no longer holds. Since `running` may have
     a resolved image, the image is pinned only where the entry itself names one.
     """
-    pinned = Preferences(method=Method.NONE, variant=running.variant, context=running.context, image=entry.image)
+    shared = running.expected_memory.devices
+    pinned = Preferences(
+        method=Method.NONE,
+        variant=running.variant,
+        context=running.context,
+        image=entry.image,
+        tensor_parallel=shared if shared > 1 else entry.tensor_parallel,
+    )
     bare = entry.model_copy(
         update={"speculation": entry.speculation.model_copy(update={"drafter": None, "draft_tokens": None})}
     )

@@ -16,6 +16,7 @@ from orchestrator.planner import drafts, giving_up, sizes
 from orchestrator.planner.candidates import Candidate
 from orchestrator.planner.scoring import TIGHT, ran
 from orchestrator.planner.terms import (
+    Known,
     Size,
     Terms,
     applicable,
@@ -77,7 +78,7 @@ def fit(
     candidate: Candidate,
     facts: HostFacts,
     wish: Preferences,
-    restrictions: tuple[Restriction, ...] = (),
+    restrictions: Known = (),
     measured: Measured = NOTHING,
 ) -> Fitted | Rejected:
     """The most worthy size that fits and is safe, or why there is none."""

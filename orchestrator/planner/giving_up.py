@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from orchestrator.kinds import KvType
 from orchestrator.memory_fit import Demand
 from orchestrator.models import Runtime
+from orchestrator.plan import Rejected
 from orchestrator.planner import sizes
 from orchestrator.planner.wishes import Preferences
 
 _SHORTEST = 1024
+_SHOWN = 3
 _SMALLER = {
     Runtime.LLAMA_CPP: {KvType.F16: KvType.Q8_0, KvType.Q8_0: KvType.Q4_0},
     Runtime.VLLM: {KvType.BF16: KvType.FP8, KvType.F16: KvType.FP8},
@@ -53,3 +55,18 @@ def _most(parallel: int, fits: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low or None
+
+
+def with_variants(rejected: Sequence[Rejected], fitting: Sequence[str]) -> list[Rejected]:
+    """The rejections, those for memory with the weights that do fit, where these do in no way."""
+    return [
+        replace(r, text=f"{r.text}, but {_listed(fitting)}")
+        if r.code == "too_big" and fitting and r.variant not in fitting
+        else r
+        for r in rejected
+    ]
+
+
+def _listed(variants: Sequence[str]) -> str:
+    shown = " or ".join(variants[:_SHOWN])
+    return f"variant {shown} fits"

@@ -46,7 +46,7 @@ def place(
         if fitting:
             best = max(fitting, key=lambda built: worth(built[0].context, built[0].parallel))
             found.append(_told(best, first, wish.tensor_parallel))
-            if not _cramped(best[0], wish):
+            if not cramped(best[0], wish):
                 break
         elif first is not None and first.code not in _HELPED and wish.tensor_parallel is None:
             break
@@ -55,7 +55,7 @@ def place(
     return first or candidate.reject("too_few_gpus", f"there are no {wish.tensor_parallel} GPUs of this kind")
 
 
-def _cramped(fitted: Fitted, wish: Preferences) -> bool:
+def cramped(fitted: Fitted, wish: Preferences) -> bool:
     """Whether more memory would give a usual context that this lacks."""
     longest = None if fitted.candidate.shape is None else fitted.candidate.shape.max_context
     return wish.context is None and fitted.context < min(ROOMY, longest or ROOMY)

@@ -11,6 +11,7 @@ from orchestrator.planner import priors
 from orchestrator.planner.building import has_schedule
 from orchestrator.planner.candidates import AUTO
 from orchestrator.planner.fitting import Fitted
+from orchestrator.planner.placing import cramped
 from orchestrator.planner.scoring import Sized, gain_at, lightest, load_s, ran, score, seen, units
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import adapter
@@ -28,6 +29,7 @@ class Ranking:
     lightest: int | None
     proven: frozenset[tuple[object, ...]]
     """Engines that are proven with whatever method: image, weights and kind of device."""
+    fewest: int
     unit: float = 1.0
     """See `scoring.units`."""
 
@@ -35,7 +37,8 @@ class Ranking:
     def of(cls, built: Sequence[Built], wish: Preferences, measured: Measured, variants: Mapping[str, int]) -> Ranking:
         """The order of these."""
         proven = frozenset(_engine(f) for f, _ in built if f.candidate.evidence is Evidence.PROVEN)
-        made = cls(wish, measured, variants, lightest(f.candidate for f, _ in built), proven)
+        roomy = [f.candidate.tensor_parallel for f, _ in built if not cramped(f, wish)]
+        made = cls(wish, measured, variants, lightest(f.candidate for f, _ in built), proven, min(roomy, default=1))
         return replace(made, unit=units((made._sized(*pair) for pair in built), measured))
 
     @property
@@ -60,6 +63,7 @@ class Ranking:
             has_schedule(fitted),
             fitted.overridden,
             self.lightest,
+            self.fewest,
             _engine(fitted) in self.proven,
         )
 

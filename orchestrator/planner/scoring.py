@@ -26,6 +26,9 @@ untried."""
 NEAR = 1.5
 """Weights that are up to this much larger than a model's smallest decode as fast: kernels decide there (19.5 GB W4A16
 on vLLM 45.5 tok/s, 17.9 GB Q4_K_XL on llama.cpp 43.9 on one RTX 3090). Beyond it, bytes do: decoding reads them all."""
+EACH_DOUBLING = 0.85
+"""What is left where twice the devices are taken that something else does with, at a usual context: another model could
+have them."""
 AGAINST_ADVICE = 0.6
 """What is left where a wish stands against settings that are known to be needed: 74 of 132 tok/s for DFlash2 with an
 fp8 KV cache on two RTX 3090 (club-3090 @4a29ab57 BENCHMARKS.md)."""
@@ -47,6 +50,8 @@ class Sized:
     overridden: bool = False
     lightest: int | None = None
     """Bytes of the smallest weights of this model that are no worse than usual."""
+    fewest: int = 1
+    """Devices that the most frugal plan with a usual context takes."""
     engine_proven: bool = False
     """Whether the same engine with these weights is proven on this device, with whatever method."""
 
@@ -139,6 +144,8 @@ def score(sized: Sized, concurrency: int, speed: Speed | None, unit: float) -> f
     worth = 1.0 if speed is not None else _trust(sized)
     if sized.overridden:
         worth *= AGAINST_ADVICE
+    if candidate.tensor_parallel > sized.fewest:
+        worth *= math.pow(EACH_DOUBLING, math.log2(candidate.tensor_parallel / sized.fewest))
     return base * there * batched(candidate, concurrency) * _room(sized) * worth * _quality(candidate)
 
 

@@ -50,20 +50,36 @@ class Terms:
         return min(found, key=lambda pair: pair[0], default=None)
 
 
-def applicable(restrictions: Iterable[Restriction], candidate: Candidate) -> tuple[Restriction, ...]:
+Known = tuple[tuple[Restriction, Restriction], ...]
+"""Restrictions, each with what it says without the settings that are yet to be settled."""
+
+
+def prepared(restrictions: Iterable[Restriction]) -> Known:
+    """For `applicable`, once for all candidates."""
+    return tuple((r, _bare(r)) for r in restrictions)
+
+
+def _bare(r: Restriction) -> Restriction:
+    unsettled = {"kv": (), "attention_backend": (), "prefix_caching": None, "eager": None}
+    if all(getattr(r, name) == value for name, value in unsettled.items()):
+        return r
+    return r.model_copy(update=unsettled)
+
+
+def applicable(known: Known, candidate: Candidate) -> tuple[Restriction, ...]:
     """Those that could hold for this candidate at some size and with some settings: a short list for `settle`."""
-    return tuple(r for r in restrictions if _could(r, candidate))
-
-
-def _could(r: Restriction, candidate: Candidate) -> bool:
-    """Cheap first: most restrictions are about another runtime, method or device."""
-    image = candidate.image
-    if r.runtime is not image.runtime or (r.methods and candidate.method not in r.methods):
-        return False
-    if r.backend and image.backend not in r.backend:
-        return False
-    bare = r.model_copy(update={"kv": (), "attention_backend": (), "prefix_caching": None, "eager": None})
-    return bare.holds(situation(candidate, Settings(), Size(_ANY, _ANY, _ANY, _ANY)))
+    image, method = candidate.image, candidate.method
+    near = [
+        (r, bare)
+        for r, bare in known
+        if r.runtime is image.runtime
+        and (not r.methods or method in r.methods)
+        and (not r.backend or image.backend in r.backend)
+    ]
+    if not near:
+        return ()
+    seen = situation(candidate, Settings(), Size(_ANY, _ANY, _ANY, _ANY))
+    return tuple(r for r, bare in near if bare.holds(seen))
 
 
 def settle(candidate: Candidate, wish: Preferences, known: Sequence[Restriction], size: Size) -> Terms:

@@ -87,3 +87,21 @@ def test_llama_cpp_spreads_over_what_it_is_given() -> None:
     assert plan.runtime == "llama.cpp"
     assert plan.devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
     assert plan.expected_memory.total <= (plan.expected_memory.budget or 0)
+
+
+def test_taking_speculation_back_keeps_the_devices() -> None:
+    facts = host(2)
+    running = best("qwen3.8-27b", facts, variant="w4a16", method="mtp", tp=2, runtime="vllm", context=8192)
+    plain = planner.without_speculation(running, SHIPPED.find("qwen3.8-27b"), facts, SHIPPED, {}).plan
+    assert plain is not None
+    assert (plain.method, plain.devices) == ("none", running.devices)
+    assert flag(plain, "--tensor-parallel-size") == "2"
+
+
+def test_what_does_not_fit_names_the_weights_that_do() -> None:
+    asked = make("qwen3.8-27b", host(1), variant="bf16", context=8192, parallel=1)
+    assert asked.plan is None
+    texts = [r.text for r in asked.rejected if r.code == "too_big"]
+    assert texts
+    assert all("but variant w4a16 or q4-k-m" in text for text in texts)
+    assert not any("but variant" in r.text for r in make("qwen3.8-27b", host(1)).rejected if r.variant == "w4a16")
