@@ -137,16 +137,19 @@ class Planning:
         return device_need.need(entry, entry.image or self._defaults.image, self._catalogue.images, last, why)
 
     async def planned(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Planned:
-        """The planner's whole answer for this host as it is now."""
-        return self._planned(entry, await self._files(entry), what_if, self._admission.facts_for(entry.name))
+        """The planner's whole answer for this host as it is now. Some 20 ms of computing, off the event loop."""
+        files = await self._files(entry)
+        facts = self._admission.facts_for(entry.name)
+        return await asyncio.to_thread(self._planned, entry, files, what_if, facts)
 
     async def explained(self, entry: ModelEntry, *, what_if: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """`planned` as JSON; with a `what_if` also what that changed."""
         files, facts = await self._files(entry), self._admission.facts_for(entry.name)
-        found = self._planned(entry, files, what_if, facts)
+        found = await asyncio.to_thread(self._planned, entry, files, what_if, facts)
         if not what_if:
             return found.to_dict()
-        return {**found.to_dict(), "changes": planner.changes(self._planned(entry, files, None, facts), found)}
+        without = await asyncio.to_thread(self._planned, entry, files, None, facts)
+        return {**found.to_dict(), "changes": planner.changes(without, found)}
 
     def _planned(self, entry: ModelEntry, files: Files, what_if: Mapping[str, Any] | None, facts: HostFacts) -> Planned:
         found = planner.plan(
@@ -171,7 +174,8 @@ class Planning:
         named_gpus = tuple(
             a if a.devices else dataclasses.replace(a, devices=(f"{a.vendor} {a.pci}",)) for a in facts.accelerators
         )
-        return self._planned(entry, files, what_if, dataclasses.replace(facts, accelerators=named_gpus))
+        named_facts = dataclasses.replace(facts, accelerators=named_gpus)
+        return await asyncio.to_thread(self._planned, entry, files, what_if, named_facts)
 
     async def plan(
         self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None, fetch: Fetch | None = None
