@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -94,9 +96,24 @@ def _held(demand: Demand, pool: int | None, row: Understood) -> dict[str, float 
     return figures
 
 
+def _stages(row: Understood) -> list[tuple[int | None, float]]:
+    """Each pipeline stage's usable memory and share of the weights; one of all without pipeline parallelism."""
+    count = row.row.launch.get("pipeline_parallel_size", 1)
+    each = row.device.each if len(row.device.each) == count else (row.device.usable,) * count
+    told = [int(n) for n in re.findall(r"\d+", str(row.row.launch.get("VLLM_PP_LAYER_PARTITION", "")))]
+    layers = told if len(told) == count and sum(told) else [1] * count
+    return [(memory, part / sum(layers)) for memory, part in zip(each, layers, strict=True)]
+
+
 def _left(row: Understood, demand: Demand) -> _Pool:
+    """What the tightest stage leaves: vLLM holds the need of the whole model against one rank (vllm#34076)."""
+    stages = [_of_stage(row, demand, usable, share) for usable, share in _stages(row)[:MOST_STAGES]]
+    return min(stages, key=lambda stage: math.inf if stage.available is None else stage.available.mid)
+
+
+def _of_stage(row: Understood, demand: Demand, usable: int | None, stage: float) -> _Pool:
     """vLLM's split of the device, with parts that the row states in the place of those that are estimated."""
-    usable, stated = row.device.usable, row.row.stated
+    stated = row.row.stated
     share = budget.utilisation(row.row)
     requested = stated.budget
     found = _Pool()
@@ -112,10 +129,12 @@ def _left(row: Understood, demand: Demand) -> _Pool:
     # the split with the likely weights; a range of weights widens what is left
     whole = usable if usable is not None else requested
     ratio = requested / whole
-    demand = replace(demand, weights=int(row.weights.mid), drafter_bytes=row.demand.drafter_bytes)
+    demand = replace(demand, weights=int(row.weights.mid * stage), drafter_bytes=row.demand.drafter_bytes)
     parts = split(demand, whole, min(ratio, 1.0))
     spread = Estimate(
-        (row.weights.low - row.weights.mid) / row.ranks, 0, (row.weights.high - row.weights.mid) / row.ranks
+        (row.weights.low - row.weights.mid) * stage / row.ranks,
+        0,
+        (row.weights.high - row.weights.mid) * stage / row.ranks,
     )
     context = _told(stated.non_torch, parts.context)
     activation = _told(stated.activation, parts.activation)
@@ -142,6 +161,7 @@ def _told(stated: int | None, estimated: Estimate) -> Estimate:
     return estimated if stated is None else Estimate(stated, stated, stated)
 
 
+MOST_STAGES = 64
 _LEAST = Quantisation("int4", False)
 """The narrowest that vLLM and SGLang run a model in, as far as it is common."""
 
@@ -216,6 +236,8 @@ def llama(row: Understood) -> Answer:
             figures["total_without_draft_gib"] = _gib(without.total - without.margin)
     least = expected.total - expected.margin if expected.low is None else expected.low
     judged = _judge_llama(row, (least, taken, expected.total), complete, expected.kv + expected.compute)
+    if row.device.backend is Backend.VULKAN and not row.device.metal and row.shape is not None and context:
+        judged = _with_buffer(judged, expected.compute)
     return Answer(judged, figures, ("kv_gib", "rs_gib"), ("compute_gib", "total_gib", "total_high_gib"))
 
 
@@ -239,6 +261,13 @@ def _judge_llama(row: Understood, range_: tuple[int, int, int], complete: bool, 
     if row.weights is not None:
         high += int(row.weights.high - row.weights.mid) // max(row.ranks, 1)
     return verdict.total(low, taken, high, usable)
+
+
+def _with_buffer(judged: Judged, largest: int) -> Judged:
+    refused = verdict.buffer(largest)
+    if refused and largest > verdict.SINGLE_BUFFER:
+        return Judged(Verdict.TOO_BIG, (*refused, *judged.reasons))
+    return Judged(judged.verdict, (*judged.reasons, *refused))
 
 
 # ---- SGLang

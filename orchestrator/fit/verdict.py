@@ -58,6 +58,20 @@ def pool(needed: int, available: Estimate, *, context: int, longest: int | None,
     return Judged(Verdict.FITS, tuple(reasons))
 
 
+SINGLE_BUFFER = 4 * GIB
+"""The largest single buffer that Vulkan drivers give, whatever is free; some give no more than half of it."""
+
+
+def buffer(largest: float) -> tuple[Reason, ...]:
+    """Why a driver would refuse a single buffer of that size with Vulkan; empty when it would not."""
+    if largest <= SINGLE_BUFFER / 2:
+        return ()
+    text = f"a single compute buffer of {gib(largest)}"
+    if largest > SINGLE_BUFFER:
+        return (Reason("buffer_limit", f"{text}: Vulkan drivers give 4 GiB at most, however much is free"),)
+    return (Reason("buffer_close", f"{text}: some Vulkan drivers give no more than 2 GiB"),)
+
+
 TIGHT = GIB
 """What llama.cpp's own --fit keeps free on a device."""
 

@@ -20,7 +20,12 @@ _ENGINES = {
 
 def engine(text: str) -> tuple[Runtime, bool] | None:
     """The runtime, and whether it is the fork ik_llama.cpp; None for an engine without formulas here."""
-    return _ENGINES.get(text.strip().lower())
+    low = text.strip().lower()
+    found = _ENGINES.get(low)
+    if found is not None:
+        return found
+    first = re.split(r"[\s(:@]", low, maxsplit=1)[0]
+    return _ENGINES.get(first)
 
 
 _KV_WORDS = {

@@ -1,0 +1,119 @@
+"""Verdicts beyond the public logs: models by their facts, stages, drivers' limits, honest unknowns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.fit import fit, read
+from orchestrator.fit.budget import FOUR_SLOTS
+from orchestrator.fit.devices import GIB, device
+from orchestrator.kinds import Backend
+from orchestrator.models import Runtime
+
+FACTS: dict[str, Any] = {
+    "num_hidden_layers": 40, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 100_000, "max_position": 65536,
+}  # fmt: skip
+NEW = {"engine": "vllm", "engine_version": "0.33.0", "gpu": "RTX 3090", "gpu_mem_gib": 24, "model": "Brand-New-12B"}
+
+
+def answer(**row: Any) -> dict[str, Any]:
+    return fit(read(row)).to_dict()
+
+
+def test_a_model_that_nobody_knows_by_its_facts_and_bytes() -> None:
+    found = answer(**NEW, facts=FACTS, weight_bytes=12_000_000_000, ctx_per_request=32768)
+    assert found["verdict"] == "fits"
+    assert found["known_model"] is None
+    # 40 layers x 8 heads x (128 + 128) x 2 bytes a token, no block left over
+    assert found["needed_gib"] == pytest.approx(32768 * 40 * 8 * 256 * 2 / GIB, abs=1e-4)
+    assert found["weights_gib"] == pytest.approx(12e9 / GIB, abs=1e-4)
+    assert answer(**NEW, facts=FACTS, weight_bytes=12_000_000_000, ctx_per_request=300_000)["verdict"] == "too_big"
+
+
+def test_without_facts_it_is_unknown_and_says_what_is_missing() -> None:
+    found = answer(**NEW, ctx_per_request=32768)
+    assert found["verdict"] == "unknown"
+    assert {"model_unknown", "weights_unknown"} <= {reason["code"] for reason in found["reasons"]}
+    found = answer(**NEW, facts={"num_hidden_layers": 40}, weight_bytes=12_000_000_000, ctx_per_request=32768)
+    assert found["verdict"] == "unknown"
+    assert found["unknown"]["facts"] == "facts lack num_key_value_heads, head_dim"
+
+
+def test_weights_alone_that_do_not_fit_need_no_shape() -> None:
+    assert answer(**NEW, quant="bf16", weight_bytes=40_000_000_000)["verdict"] == "too_big"
+
+
+def test_facts_of_a_hybrid() -> None:
+    facts = {
+        **FACTS, "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+    }  # fmt: skip
+    row = {**NEW, "engine": "llama.cpp", "engine_version": "b11000", "weight_bytes": 8_000_000_000, "parallel": 1}
+    found = answer(**row, facts=facts, ctx_per_request=8192)
+    assert found["kv_gib"] == pytest.approx(10 * 8192 * 8 * 256 * 2 / GIB, abs=1e-4)
+    layer = 3 * (32 * 128 + 2 * 16 * 128) * 4 + 32 * 128 * 128 * 4
+    assert found["rs_gib"] == pytest.approx(30 * layer / GIB, abs=1e-4)
+
+
+def test_stages_of_a_pipeline_are_judged_by_the_tightest() -> None:
+    found = answer(
+        engine="vllm", engine_version="0.15.2", gpu="RTX 5070 Ti (16303 MiB) + RTX 5090 D (32607 MiB)",
+        model="Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8", ctx_per_request=262144,
+        launch={"pipeline_parallel_size": 2, "VLLM_PP_LAYER_PARTITION": "16,32", "gpu_memory_utilization": 0.9},
+    )  # fmt: skip
+    assert found["verdict"] == "too_big"
+    assert found["needed_gib"] == 24.0
+    assert found["available_gib"] == pytest.approx(3.18, rel=0.4)  # as vllm#34076 printed
+
+
+def test_a_buffer_that_no_vulkan_driver_gives() -> None:
+    row = {"model": "Qwen3-32B", "quant": "Q4_K_M", "ctx_per_request": 131072, "parallel": 1, "gpu_mem_gib": 192}
+    launch = {"flash_attn": 0, "n_ctx": 131072}
+    refused = answer(engine="llama.cpp", gpu="MI300X (Vulkan)", launch=launch, **row)
+    assert refused["verdict"] == "too_big"
+    assert refused["reasons"][0]["code"] == "buffer_limit"
+    assert answer(engine="llama.cpp", gpu="MI300X", launch=launch, **row)["verdict"] == "fits"
+
+
+def test_a_card_of_two_sizes_is_not_guessed() -> None:
+    row = {"engine": "vllm", "model": "google/gemma-4-26B-A4B", "quant": "bf16", "ctx_per_request": 32768}
+    assert answer(gpu="A100", **row)["verdict"] == "unknown"
+    assert answer(gpu="A100", gpu_mem_gib=80, **row)["verdict"] == "fits"
+    assert answer(gpu="A100", gpu_mem_gib=40, **row)["verdict"] == "too_big"
+    assert "40" not in answer(gpu="A100", **row)["assumed"]["gpu_mem_gib"].split(":")[0]
+
+
+def test_a_longest_context_that_was_not_asked_for_is_no_refusal() -> None:
+    row = {"engine": "vllm", "model": "Qwen/Qwen3.8-27B-FP8", "gpu": "2x RTX 3090", "gpu_mem_gib": 24, "tp": 2}
+    found = answer(**row, launch={"gpu_memory_utilization": 0.8})
+    assert found["verdict"] == "unknown"
+    assert found["reasons"][0]["code"] == "context_unknown"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "count", "usable", "backend"),
+    [
+        ("2x RTX 3090 (NVLink)", 2, 23.57, Backend.CUDA),
+        ("RTX 5090 Laptop", 1, 23.5, Backend.CUDA),
+        ("AMD Radeon 8060S (Strix Halo gfx1151), ROCm", 1, 120.0, Backend.ROCM),
+        ("RX 7900 XTX (RADV)", 1, 23.98, Backend.VULKAN),
+        ("8151 MiB laptop GPU (CUDA)", 1, 8151 / 1024, Backend.CUDA),
+        ("A100 40GB", 1, 39.5, Backend.CUDA),
+    ],
+)
+def test_devices(gpu: str, count: int, usable: float, backend: Backend) -> None:
+    found = device(gpu, None, Runtime.LLAMA_CPP)
+    assert (found.count, found.backend) == (count, backend)
+    assert found.usable == pytest.approx(usable * GIB, rel=0.001)
+
+
+def test_slots_of_llama_server_by_build() -> None:
+    row = {"engine": "llama.cpp", "model": "Qwen3.8-27B gguf", "ctx_per_request": 8192}
+    modern = answer(**row, engine_version=f"b{FOUR_SLOTS}")
+    older = answer(**row, engine_version="b5000")
+    assert modern["rs_gib"] == pytest.approx(4 * older["rs_gib"], rel=0.001)
+    assert modern["kv_gib"] == older["kv_gib"]
+    assert "4 slots" in modern["assumed"]["parallel"]
