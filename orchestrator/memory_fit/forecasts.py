@@ -46,15 +46,16 @@ def llama_cpp(demand: Demand, *, budget: int | None = None) -> ExpectedMemory:
     if demand.shape is not None and demand.shape.linear_layers:
         one = demand.shape.linear_layers * recurrent.state_layer(demand.shape)
     process = overhead.llama_cpp(demand).plus(llama_compute.dequantised(demand))
-    host = hosts.prompt_cache(demand)
-    own = held.device
+    own, fills = held.device, hosts.prompt_cache(demand) + hosts.checkpoints(one, demand)
+    host = held.host + fills
     if demand.shares_system_memory:
-        # one memory: what would stay in system memory takes from the same budget
-        process = process.plus(host)
-        own += held.host
-        host = 0
-    else:
-        host += held.host + hosts.checkpoints(one, demand)
+        # one memory: what would stay in system memory takes from the same budget, past prompts as they come
+        cached = hosts.prompt_cache(demand)
+        if demand.backend is Backend.CPU:
+            own += held.host
+        else:
+            cached += held.host  # pages of the file, which the system may drop and read again
+        process, host = process.plus(Estimate(0, 0, cached)), 0
     return _expected(
         demand,
         budget,
