@@ -17,6 +17,7 @@ from tests.coverage.elements import Element, elements, shape
 HERE = Path(__file__).parent
 FOLDER = HERE / "evidence"
 RULES = HERE / "rules.toml"
+LLAMA_RULES = HERE / "rules_llama.toml"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Day = Annotated[str, Field(pattern=r"^20\d\d-\d\d-\d\d$")]
@@ -100,14 +101,19 @@ def rules() -> Rules:
     return Rules.model_validate(tomllib.loads(RULES.read_text()))
 
 
+def llama_rules() -> Rules:
+    """The rules of llama.cpp, which are read off a source tree and not off a wheel."""
+    return Rules.model_validate(tomllib.loads(LLAMA_RULES.read_text()))
+
+
 def backing(runtime: Runtime) -> dict[Element, How]:
     """The best that stands behind each element of this runtime."""
     found: dict[Element, How] = {}
-    table = rules()
-    for rule in table.rule:
-        if table.wheels[rule.wheel].runtime is runtime and rule.says == "accepted":
-            for text in rule.covers:
-                found.update(dict.fromkeys(elements(text.split()), How.RULE))
+    for table in (rules(), llama_rules()):
+        for rule in table.rule:
+            if table.wheels[rule.wheel].runtime is runtime and rule.says == "accepted":
+                for text in rule.covers:
+                    found.update(dict.fromkeys(elements(text.split()), How.RULE))
     for record in sorted((r for r in recorded() if r.runtime is runtime), key=lambda r: How[r.how.upper()]):
         for argv in record.accepted:
             found.update(dict.fromkeys(elements(argv), How[record.how.upper()]))

@@ -31,7 +31,7 @@ DEVICES: tuple[tuple[Backend, str | None], ...] = (
 )
 ATTENTION = (None, "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "TRITON_MLA", "ROCM_ATTN")
 VERSIONS: Mapping[Runtime, tuple[str | None, ...]] = {
-    Runtime.LLAMA_CPP: (None, "b10434", "b11434"),
+    Runtime.LLAMA_CPP: (None, "b10068", "b10434", "b11434"),
     Runtime.VLLM: (None, "0.20.0", "0.27.1", "0.32.0", "0.33.0"),
     Runtime.SGLANG: (None, "0.5.12", "0.5.18", "0.5.23"),
 }
@@ -45,7 +45,7 @@ FIXED = ("model", "names", "context")
 SIDE: Mapping[str, tuple[Any, ...]] = {
     "parallel": (4,),
     "threads": (2,),
-    "ngram": (Ngram(), Ngram(kind="mod")),
+    "ngram": (Ngram(), Ngram(kind="simple")),
     "prefix": (("serve",),),
     "kv_pool": (1 << 30,),
     "memory_share": (0.5,),

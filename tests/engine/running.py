@@ -34,10 +34,11 @@ class _Connection(http.client.HTTPConnection):
 
 
 def call(
-    socket_path: Path, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    place: Path | str, path: str, body: object = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, Any]:
-    """Status and body of a request, decoded if it is JSON; a GET without a body, else a POST."""
-    connection = _Connection(socket_path)
+    """Status and body of a request to a socket or to `host:port`, decoded if it is JSON; a GET without a body,
+    else a POST."""
+    connection = _Connection(place) if isinstance(place, Path) else http.client.HTTPConnection(place, timeout=LIMIT)
     try:
         data = None if body is None else json.dumps(body)
         connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))

@@ -30,6 +30,9 @@ TARGET_MTP = "target-mtp.gguf"
 """A hybrid Qwen3.5 with a multi-token-prediction block that is right."""
 TARGET_MTP_HALF = "target-mtp-half.gguf"
 """The same, with a block that is wrong after every fifth character."""
+TARGET_HEADLESS = "target-headless.gguf"
+"""The hybrid without its block, and `MTP_SIDECAR`, the block as a file of its own."""
+MTP_SIDECAR = "mtp-target-headless.gguf"
 TARGET_TWO = "target-two.gguf"
 """A plain Qwen3 that recites `SECOND` when the prompt has the word `MARKER`."""
 TARGET_TWO_MTP = "target-two-mtp.gguf"
@@ -65,6 +68,8 @@ MODELS: dict[str, Callable[[Path], None]] = {
     TARGET: lambda path: targets.qwen3(path, 1),
     TARGET_MTP: lambda path: targets.qwen35_mtp(path, 2),
     TARGET_MTP_HALF: lambda path: targets.qwen35_mtp(path, 2, mtp_wrong=every_fifth),
+    TARGET_HEADLESS: lambda path: targets.qwen35_mtp(path, 2, head=False),
+    MTP_SIDECAR: lambda path: targets.qwen35_mtp(path, 2, trunk=False),
     TARGET_TWO: lambda path: targets.qwen3(path, 3, listens=True),
     TARGET_TWO_MTP: lambda path: targets.qwen35_mtp(path, 3, listens=True),
     DRAFT: lambda path: targets.qwen3(path, 4, layers=1),

@@ -64,17 +64,28 @@ def random_qwen3(path: Path, seed: int) -> None:
             file.ffn(block, effective=True)
 
 
-def qwen35_mtp(path: Path, seed: int, *, mtp_wrong: Wrong | None = None, listens: bool = False, ffn: int = FFN) -> None:
+def qwen35_mtp(
+    path: Path,
+    seed: int,
+    *,
+    mtp_wrong: Wrong | None = None,
+    listens: bool = False,
+    ffn: int = FFN,
+    trunk: bool = True,
+    head: bool = True,
+) -> None:
     """A hybrid Qwen3.5 (three linear-attention layers, one full) with a multi-token-prediction block.
 
     The block takes the token's embedding, looks at nothing else, and is right, except after the
-    tokens for which `mtp_wrong` holds.
+    tokens for which `mtp_wrong` holds. Without `head` it is a target that has none, without `trunk` the
+    head alone, as a file of its own (`mtp-*.gguf`).
     """
     inner, state, ranks = 64, 32, 2
     with ModelFile(path, "qwen35", seed, ffn=ffn) as file:
         writer = file.writer
-        writer.add_block_count(LAYERS + 1)
-        writer.add_nextn_predict_layers(1)
+        writer.add_block_count(LAYERS + head)
+        if head:
+            writer.add_nextn_predict_layers(1)
         file.heads(_QUERIES, _KEYS, base=_LONG_BASE)
         writer.add_rope_dimension_count(HEAD)
         writer.add_rope_dimension_sections([11, 11, 10, 0])
@@ -87,7 +98,7 @@ def qwen35_mtp(path: Path, seed: int, *, mtp_wrong: Wrong | None = None, listens
         file.put("token_embd.weight", embedding())
         file.ones("output_norm.weight")
         file.put("output.weight", output_head())
-        for layer in range(LAYERS):
+        for layer in range(LAYERS if trunk else 0):
             block = f"blk.{layer}."
             file.ones(block + "attn_norm.weight", block + "post_attention_norm.weight")
             if layer == LAYERS - 1:
@@ -103,6 +114,8 @@ def qwen35_mtp(path: Path, seed: int, *, mtp_wrong: Wrong | None = None, listens
                 file.ones(block + "ssm_norm.weight", size=state)
                 file.zeros(block + "ssm_out.weight", WIDTH, inner)
             file.ffn(block)
+        if not head:
+            return
         block = f"blk.{LAYERS}."
         file.ones(block + "attn_norm.weight", block + "post_attention_norm.weight")
         _attention(file, block, gated=True)
