@@ -92,8 +92,6 @@ def plan(
     from orchestrator.model_files import FileReader
 
     paths = common(ctx).paths
-    if profile is not None and facts is not None:
-        raise UsageError("--profile and --facts both name a host", hint="give one of them")
     wishes = pairs(what_if or [])
     config = load(paths)
     catalogue = _catalogue(config)
@@ -129,10 +127,12 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def host_facts(profile: str | None, file: Path | None) -> HostFacts:
-    """The host that is asked about: a shipped profile, a file's, or this machine."""
+    """A shipped host's facts, those of a file, or this machine's. Raises `UsageError` and `NotFound`."""
     from hosts.facts import FactsError, HostFacts
     from hosts.probe import probe as look
 
+    if profile is not None and file is not None:
+        raise UsageError("--profile and --facts both name a host", hint="give one of them")
     if profile is not None:
         from orchestrator.profiles import load as shipped
 

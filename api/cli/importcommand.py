@@ -1,0 +1,160 @@
+"""`outrider import`: the recipes of others, as a deployment or an explained refusal. Needs no daemon."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.offline import REFUSED, host_facts
+from api.cli.options import Json, common
+from api.cli.output import note, print_json, say
+from orchestrator.errors import Conflict, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.importing import Here, Imported, Item, Kind
+    from orchestrator.models import ModelEntry
+    from orchestrator.paths import Paths
+
+_WIDEST = 100
+_UNSAID = "not said"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("import")(import_)
+
+
+def import_(
+    ctx: typer.Context,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE|-] [-- COMMAND...]", help="A file, - for input, or a command.", show_default=False
+        ),
+    ] = None,
+    *,
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="auto, shell, compose, quadlet or modelfile.")
+    ] = "auto",
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The public name to give the model.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="Judge for this shipped host, not this machine.")
+    ] = None,
+    facts: Annotated[
+        Path | None, typer.Option("--facts", metavar="FILE", help="Judge for the host of this file (`probe --json`).")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write/--dry-run", help="Write what is a deployment into models.d; never over a file.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Read a vllm, llama-server, SGLang, docker or podman command, a compose file or a Quadlet unit."""
+    from orchestrator.catalogue import shipped
+    from orchestrator.config import load
+    from orchestrator.importing import Here
+
+    paths = common(ctx).paths
+    config = load(paths)
+    catalogue = shipped().overlay(config.models, config.origins)
+    here = Here(catalogue, host_facts(profile, facts), name)
+    imported = _read(recipe or [], here, _kind(kind))
+    found = imported.deployments
+    if name is not None and len(found) > 1:
+        raise UsageError(f"--name {name}: {len(found)} deployments were read", hint="import one at a time")
+    written = _write([item.entry for item in found if item.entry is not None], paths) if write else []
+    document: dict[str, Any] = {**imported.to_dict(), "written": [str(file) for file in written]}
+    if as_json:
+        print_json(document)
+    else:
+        for item in imported.items:
+            _show(item)
+        for file in written:
+            note(f"wrote {file}: `outrider reload` takes it up, `outrider plan` says what would be launched")
+        if found and not write:
+            note("nothing was written: --write does, then `outrider plan` says what would be launched")
+    if not found:
+        raise typer.Exit(REFUSED)
+
+
+def _kind(text: str) -> Kind:
+    from orchestrator.importing import Kind
+
+    try:
+        return Kind(text)
+    except ValueError:
+        raise UsageError(f"--kind: {text!r} is unknown", hint=f"one of {', '.join(Kind)}") from None
+
+
+def _read(words: list[str], here: Here, kind: Kind) -> Imported:
+    from orchestrator.importing import ImportUnreadable, read
+    from orchestrator.importing.reading import of_words
+    from orchestrator.importing.values import MOST_BYTES
+
+    if len(words) > 1:
+        return of_words(words, here)
+    if not words and sys.stdin.isatty():
+        raise UsageError("what is to be read?", hint="name a file, - for standard input, or `-- COMMAND...`")
+    try:
+        if not words or words[0] == "-":
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        elif " " in words[0] and not Path(words[0]).exists():
+            return read(words[0], here, kind)
+        else:
+            with Path(words[0]).open("rb") as stream:
+                data = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise NotFound(f"{words[0]}: {error.strerror}", hint="name a file that can be read") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ImportUnreadable("the text is not UTF-8", hint="give a text file") from error
+    return read(text, here, kind)
+
+
+def _write(entries: list[ModelEntry], paths: Paths) -> list[Path]:
+    """New files in models.d, all or none. Raises `Conflict` where one would replace something."""
+    from orchestrator import model_toml
+    from orchestrator.model_store import name_is_free
+
+    folder = paths.models_d
+    files = [model_toml.file_of(folder, entry.name) for entry in entries]
+    if len(set(files)) < len(files):
+        raise UsageError("two deployments have the same name", hint="import one at a time, with --name")
+    for entry, file in zip(entries, files, strict=True):
+        name_is_free(entry.name, folder)
+        if file.exists():
+            raise Conflict(f"{file} is there already", hint="give the model another name with --name, or remove it")
+    for entry, file in zip(entries, files, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError as error:
+            raise Conflict(f"{file} is there already", hint="give the model another name with --name") from error
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(model_toml.dumps(entry))
+    return files
+
+
+def _show(item: Item) -> None:
+    from orchestrator.model_toml import dumps
+
+    head = item.text if len(item.text) <= _WIDEST else f"{item.text[: _WIDEST - 3]}..."
+    say(f"{item.outcome.value} (line {item.line}, {item.what}): {head}")
+    if item.reason is not None:
+        source = f" ({item.reason.source})" if item.reason.source else ""
+        say(f"  [{item.reason.code}] {item.reason.text}{source}")
+    if item.entry is not None:
+        for line in dumps(item.entry).splitlines():
+            if line and not line.startswith("#"):
+                say(f"  {line}")
+    for change in item.changes:
+        source = f" ({change.source})" if change.source else ""
+        was, becomes = change.was or _UNSAID, change.becomes or "left out"
+        say(f"  {change.code}: {was} -> {becomes}: {change.why}{source}")
+    say("")

@@ -1,0 +1,154 @@
+"""A text, of whatever form, to the answer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from orchestrator.importing import building, compose, container, elsewhere, modelfile, quadlet, server, shell
+from orchestrator.importing.building import Here
+from orchestrator.importing.container import Container
+from orchestrator.importing.recipe import Recipe, is_flag
+from orchestrator.importing.secrets import is_secret, shown
+from orchestrator.importing.values import (
+    MOST_BYTES,
+    Command,
+    Imported,
+    ImportUnreadable,
+    Item,
+    Kind,
+    Outcome,
+)
+from orchestrator.models import Runtime
+from orchestrator.plan import Reason
+
+MOST_COMMANDS = 500
+_DEVICE_ENV = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_HUB_ENV = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_CACHE")
+
+
+def read(text: str, here: Here, kind: Kind = Kind.AUTO) -> Imported:
+    """Every command, service or unit of the text, in its order. Raises `ImportUnreadable`."""
+    if len(text.encode(errors="replace")) > MOST_BYTES:
+        raise ImportUnreadable(f"more than {MOST_BYTES} bytes are no recipe", hint="give the command lines alone")
+    if "\0" in text:
+        raise ImportUnreadable("the text holds NUL bytes", hint="give a text file")
+    kind = _kind(text) if kind is Kind.AUTO else kind
+    if kind is Kind.MODELFILE:
+        return Imported((modelfile.read(text),))
+    if kind is Kind.COMPOSE:
+        found = compose.services(text)
+        return Imported(tuple(_contained(c, here, 1, f"service {name}") for name, c in found.items()))
+    if kind is Kind.QUADLET:
+        unit = quadlet.unit(text)
+        return Imported((_contained(unit, here, 1, "container unit"),))
+    commands = shell.commands(text)
+    if len(commands) > MOST_COMMANDS:
+        raise ImportUnreadable(f"more than {MOST_COMMANDS} commands are no recipe")
+    return Imported(tuple(_command(command, here) for command in _joined(commands)))
+
+
+def _joined(commands: Sequence[Command]) -> list[Command]:
+    """Options that stand on lines of their own, without a program, are one list of options."""
+    found: list[Command] = []
+    for command in commands:
+        last = found[-1] if found else None
+        if last is not None and is_flag(command.words[0]) and is_flag(last.words[0]):
+            unknown = (*last.unknown, *command.unknown)
+            found[-1] = replace(last, words=(*last.words, *command.words), unknown=unknown)
+        else:
+            found.append(command)
+    return found
+
+
+def of_words(words: Sequence[str], here: Here) -> Imported:
+    """A command line that a shell has read already."""
+    if any("\0" in word for word in words) or sum(map(len, words)) > MOST_BYTES:
+        raise ImportUnreadable("the command line is no recipe")
+    return Imported((_command(Command(tuple(words)), here),)) if words else Imported(())
+
+
+def _kind(text: str) -> Kind:
+    if quadlet.looks(text):
+        return Kind.QUADLET
+    if compose.looks(text):
+        return Kind.COMPOSE
+    return Kind.MODELFILE if modelfile.looks(text) else Kind.SHELL
+
+
+def _command(command: Command, here: Here) -> Item:
+    text = shown(command.words, command.env)
+    if command.words[0].rpartition("/")[2] in ("docker", "podman", "nerdctl") and "run" in command.words[1:3]:
+        words = command.words[command.words.index("run") + 1 :]
+        made = container.run(words)
+        if made.image is None:
+            return _refused(command, text, "no_image", "no image is named")
+        return _unknown(command, text) or _contained(made, here, command.line, text)
+    found = server.find(command.words)
+    if found is None and is_flag(command.words[0]):
+        runtime = server.guess(command.words)
+        found = None if runtime is None else (runtime, command.words)
+    if found is None:
+        outcome, what, reason, changes = elsewhere.explain(command.words)
+        return Item(outcome, what, command.line, text, None, reason, changes)
+    runtime, words = found
+    recipe = server.read(runtime, words)
+    _environment(recipe, command.env)
+    if command.unknown:
+        what = ", ".join(command.unknown)
+        why = f"{what} would have to be run to be known, and nothing is run: write its value there"
+        recipe.refuse("substitution", why)
+    return building.item(recipe, None, here, command.line, text)
+
+
+def _contained(made: Container, here: Here, line: int, text: str) -> Item:
+    """A container: its words may begin with a program, or be the server's own after its entrypoint."""
+    image = made.image or ""
+    other = elsewhere.of_image(image)
+    if other is not None:
+        outcome, what, reason, changes = elsewhere.runtime(other)
+        return Item(outcome, what, line, text, None, reason, (*made.changes, *changes))
+    words = made.words if made.entrypoint is None else (*made.entrypoint.split(), *made.words)
+    found = server.find(words) or _after_entrypoint(image, made.words)
+    if found is None:
+        why = f"{image or 'the container'} is no image of vLLM, llama.cpp or SGLang that is known by its name"
+        return Item(Outcome.REFUSED, "container", line, text, None, Reason("unknown_image", why), tuple(made.changes))
+    recipe = server.read(*found)
+    _environment(recipe, made.env)
+    return building.item(recipe, made, here, line, text)
+
+
+def _after_entrypoint(image: str, words: tuple[str, ...]) -> tuple[Runtime, tuple[str, ...]] | None:
+    runtime = server.of_image(image)
+    if runtime is None or (words and words[0] in ("bash", "sh", "sleep")):
+        return None
+    return runtime, words
+
+
+def _environment(recipe: Recipe, env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        was = f"{name}={value}"[:200]
+        if is_secret(name):
+            recipe.secret(name)
+        elif name in _DEVICE_ENV:
+            why = "an engine gets the devices of its plan by name, and no other"
+            recipe.change("named_device", was, "the plan's devices by name", why, "Outrider")
+        elif name in _HUB_ENV:
+            why = "weights lie in the store, and engines have no network"
+            recipe.change("hub_cache", was, "the store", why, "Outrider")
+        elif name.startswith("LLAMA_ARG_"):
+            recipe.not_carried(was, "say it as an option of llama-server: variables are not read")
+        else:
+            recipe.change("env_not_carried", was, None, "what an engine's environment holds comes with its plan")
+
+
+def _unknown(command: Command, text: str) -> Item | None:
+    if not command.unknown:
+        return None
+    what = ", ".join(command.unknown).replace("\n", " ")[:200]
+    why = f"{what} would have to be run to be known, and nothing is run: write its value there"
+    return _refused(command, text, "substitution", why)
+
+
+def _refused(command: Command, text: str, code: str, why: str) -> Item:
+    return Item(Outcome.REFUSED, "container", command.line, text, None, Reason(code, why), ())

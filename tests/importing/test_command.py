@@ -1,0 +1,86 @@
+"""`outrider import` as a person calls it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.cli.main import main
+
+LINE = "vllm serve Qwen/Qwen3.8-27B --max-model-len 8192"
+
+
+@pytest.fixture
+def outrider(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*words: str) -> tuple[int, str, str]:
+        home = ["--state-dir", str(tmp_path / "state"), "--config", str(tmp_path / "config")]
+        code = main([*home, *words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def test_a_command_is_shown_and_nothing_is_written(outrider: Any, tmp_path: Path) -> None:
+    code, out, err = outrider("import", "--profile", "dankserver", "--", *LINE.split())
+    assert code == 0
+    assert 'name = "qwen3.8-27b"' in out
+    assert "context = 8192" in out
+    assert "nothing was written" in err
+    assert not (tmp_path / "config").exists()
+
+
+def test_json_is_one_document(outrider: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"export HF_TOKEN=hf_abcdefghijk\n{LINE}\n")
+    code, out, _ = outrider("import", str(tmp_path / "run.sh"), "--profile", "dankserver", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["deployments"], document["written"]) == (1, [])
+    [item] = document["items"]
+    assert item["model"]["context"] == 8192
+    assert {"code", "was", "becomes", "why", "source"} == set(item["changes"][0])
+    assert "hf_abc" not in out
+
+
+def test_write_makes_a_model_that_plan_knows_and_never_overwrites(outrider: Any, tmp_path: Path) -> None:
+    words = ("import", "--profile", "dankserver", "--write", "--name", "mine", "--", *LINE.split())
+    assert outrider(*words)[0] == 0
+    file = tmp_path / "config" / "models.d" / "mine.toml"
+    before = file.read_text()
+    assert tomllib.loads(before)["model"][0]["name"] == "mine"
+    code, _, err = outrider(*words)
+    assert code == 4
+    assert "is there already" in err
+    assert file.read_text() == before
+    code, out, _ = outrider("plan", "mine", "--profile", "dankserver", "--json")
+    document = json.loads(out)
+    rows = [r for r in document["alternatives"] if "rejected" in r] + [document["plan"] or {}]
+    assert any(row.get("variant") == "bf16" for row in rows)
+    assert code in (0, 4)
+
+
+def test_what_is_refused_is_four(outrider: Any) -> None:
+    fp8 = ["--kv-cache-dtype", "fp8", "--attention-backend", "flash_attn"]
+    code, out, _ = outrider("import", "--profile", "dankserver", "--", *LINE.split(), *fp8)
+    assert code == 4
+    assert "bfloat16 with FLASH_ATTN" in out
+
+
+def test_standard_input_and_bad_calls(outrider: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINE.encode())))
+    assert outrider("import", "-", "--profile", "dankserver")[0] == 0
+    assert outrider("import", str(tmp_path / "nowhere"), "--profile", "dankserver")[0] == 3
+    assert outrider("import", "--kind", "novel", "ls", "--profile", "dankserver")[0] == 2
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    code, _, err = outrider("import", str(tmp_path / "binary"), "--profile", "dankserver")
+    assert code == 2
+    assert "error[import_unreadable]" in err
+    (tmp_path / "two").write_text(f"{LINE}\n{LINE}\n")
+    assert outrider("import", str(tmp_path / "two"), "--write", "--profile", "dankserver")[0] == 2
+    assert outrider("import", str(tmp_path / "two"), "--name", "x", "--profile", "dankserver")[0] == 2
