@@ -95,8 +95,9 @@ def plan(
     wishes = pairs(what_if or [])
     config = load(paths)
     catalogue = _catalogue(config)
+    host = host_facts(profile, facts)
     entry = catalogue.find(model)
-    host, files = host_facts(profile, facts), FileReader().inspect(entry, paths.store)
+    files = FileReader().inspect(entry, paths.store)
     defaults, today = planner.Preferences.of_host(config.defaults), SystemClock().today()
 
     def answer(given: Mapping[str, str] | None) -> Planned:
