@@ -145,8 +145,10 @@ class Drafter(Frozen):
     def _located(self) -> Drafter:
         if (self.path is None) == (self.repository is None):
             raise ValueError("give exactly one of path and repository")
-        if self.method in (Method.NONE, Method.NGRAM, Method.MTP):
+        if self.method in (Method.NONE, Method.NGRAM):
             raise ValueError(f"method {self.method} takes no drafter")
+        if self.method is Method.MTP and self.format is not Format.GGUF:
+            raise ValueError("an MTP head of its own is a GGUF file (`mtp-*.gguf`); safetensors have it in the model")
         return self
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from hosts.facts import Accelerator, HostFacts
+from orchestrator import known_shapes
 from orchestrator.catalogue.restrictions import Restriction, Situation, holding
 from orchestrator.catalogue.types import Catalogue, ImageEntry
 from orchestrator.importing.container import Container
@@ -149,6 +150,8 @@ def _variant(recipe: Recipe, container: Container | None, found: _Found) -> Vari
         return found.variant.model_copy(update=update)
     form = recipe.format or Format.SAFETENSORS
     shape = next((v.shape for v in found.entry.variants if v.shape), None) if found.entry is not None else None
+    if shape is None and (public := known_shapes.find(recipe.model)) is not None:
+        shape = public.shape
     where = _place(recipe, container, recipe.model, "model")
     if where is None:
         return None
@@ -214,7 +217,7 @@ def _drafter(recipe: Recipe, container: Container | None, found: _Found, variant
     if recipe.method in (Method.NONE, Method.NGRAM):
         recipe.change("drafter_unused", recipe.drafter, None, f"method {recipe.method} takes no drafter")
         return ()
-    if recipe.method is Method.MTP:
+    if recipe.method is Method.MTP and variant.format is not Format.GGUF:
         why = "the head is looked for in the model's own files"
         recipe.change("drafter_unused", recipe.drafter, None, why)
         return ()

@@ -197,6 +197,8 @@ def _methods(
         elif method is Method.MTP:
             if bare.shape is not None and bare.shape.mtp_layers:
                 yield bare
+            elif any(_belongs(drafter, variant, method) for drafter in search.entry.drafters):
+                yield from _drafted(search, bare)  # a head in a file of its own
             elif asked is not None:
                 reason = None if bare.target is None else no_mtp_head(bare.target)
                 text = f"{variant.name} has no MTP head" if reason is None else reason.text

@@ -107,7 +107,7 @@ MODELS = [
     ),
     (
         "",
-        '[[model.drafters]]\nname = "d"\nmethod = "mtp"\nformat = "gguf"\npath = "x"',
+        '[[model.drafters]]\nname = "d"\nmethod = "ngram"\nformat = "gguf"\npath = "x"',
         "model[m1].drafters[d]",
         "takes no drafter",
         "schema",

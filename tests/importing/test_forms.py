@@ -229,6 +229,19 @@ def test_refusals(text: str, code: str | None) -> None:
     assert (None if item.reason is None else item.reason.code) == code
 
 
+def test_a_head_in_a_file_of_its_own_is_a_drafter() -> None:
+    entry = one(read("llama-server -m /m/a.gguf -md /m/mtp-a.gguf --spec-type draft-mtp -c 4096", HERE)).entry
+    assert entry is not None
+    assert (entry.drafters[0].method, entry.drafters[0].path) == ("mtp", "/m/mtp-a.gguf")
+
+
+def test_a_model_that_is_not_in_the_catalogue_has_a_public_shape() -> None:
+    entry = one(read("llama-server -hf unsloth/gpt-oss-20b-GGUF:Q8_0 -c 8192", HERE)).entry
+    assert entry is not None
+    assert entry.variants[0].shape is not None
+    assert one(read("vllm serve nobody/knows-this", HERE)).entry is not None
+
+
 def test_the_kind_can_be_said() -> None:
     assert one(read("FROM a/b", HERE, Kind.MODELFILE)).what == "Ollama"
     with pytest.raises(ImportUnreadable):

@@ -271,6 +271,20 @@ def test_evidence_of_speculation_comes_from_the_slots() -> None:
         ("common.cpp get_sub_batch: failed to add token 3 (error -2)", "drafter_overrun"),
         ("vk::DeviceLostError device lost", "device_fault"),
         (f"error: {selftest.complaint('flags : sse4_2')}", "cpu_unsupported"),
+        ("E llama_prepare_model_devices: LLAMA_SPLIT_MODE_TENSOR needs >= 1 devices\nE srv    load_model: failed to "
+         "load model, '/models/m'", "split_unsupported"),
+        ("error while handling argument \"--device\": invalid device: CUDA0", "device_invisible"),
+        ("E llama_init_from_model: quantized V cache requires flash_attn to be enabled\nE srv    load_model: failed to "
+         "create_context with model '/models/m'", "kv_type"),
+        ("E srv    load_model: failed to create_context with model '/models/m'", "context_failed"),
+        ("E llama_model_load: error loading model: unknown model architecture: 'qwenX'\nE srv    load_model: failed to "
+         "load model", "architecture_unknown"),
+        ("E spec common_specu: the target and draft vocabs are not compatible", "speculation_off"),
+        ("W common_speculative_impl_draft_dflash: requested draft size (n_max=16, n_min=0) exceeds the trained block "
+         "size 8 -- clamping to 7", None),
+        ("E llama_init_from_model: failed to initialize the context: dflash requires ctx_other to be set (this warning "
+         "is normal during memory fitting)", None),
+        ("W srv          init: security: no API key is set and CORS allows all origins", None),
         ("all is well\nserver is listening", None),
     ],
 )  # fmt: skip

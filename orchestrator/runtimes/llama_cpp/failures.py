@@ -25,7 +25,8 @@ FAILURES = (
     ),
     _signature(
         r"failed to initialize speculative decoding context|draft(er)? (model )?vocab.{0,40}(mismatch|must match|"
-        r"not compatible)|speculative decoding not supported by this context|draft model is not eagle3|"
+        r"not compatible)|target and draft vocabs are not compatible|"
+        r"speculative decoding not supported by this context|draft model is not eagle3|"
         r"DSpark draft has no confidence head|failed to process speculative batch",
         "speculation_off",
         "the drafter does not belong to this model: remove it, or use the drafter made for it",
@@ -69,6 +70,11 @@ FAILURES = (
         r"failed to load draft model|failed to create MTP context",
         "model_unreadable",
         "the model file is missing, damaged or of an unknown architecture: `outrider models` tells which",
+    ),
+    _signature(
+        r"failed to create_?\s?context",
+        "context_failed",
+        "the engine could not set up its context: the line before says why; f16 KV and a smaller context are safest",
     ),
     _signature(
         r"error: invalid argument|unrecognized arguments?|unknown (argument|speculative|value for --spec)|"
