@@ -84,8 +84,8 @@ def _entry(recipe: Recipe, container: Container | None, here: Here) -> ModelEntr
             recipe.refuse("placeholder", f"the {what} {said} is to be filled in: name a repository or a file")
     if recipe.model is None:
         recipe.refuse("no_model", "options without a model: say which, as a repository or a path")
-    _clamp(recipe, None)
     if recipe.refusal is not None or recipe.model is None:
+        _clamp(recipe, None)  # said all the same, for whoever mends the line
         return None
     found = _known(here.catalogue, recipe.model, recipe.format or Format.SAFETENSORS)
     variant = _variant(recipe, container, found)
@@ -343,7 +343,7 @@ def _judge(recipe: Recipe, entry: ModelEntry, here: Here) -> None:
         attention_backend=entry.attention_backend,
         batch=entry.batch,
         port="{port}" if recipe.runtime is Runtime.SGLANG else None,
-        version=None if image is None else image.version,
+        version=None if image is None or entry.image not in (None, image.reference) else image.version,
         tensor_parallel=entry.tensor_parallel or 1,
         settings=Settings(attention_backend=entry.attention_backend),
     )

@@ -130,6 +130,15 @@ def test_what_the_planner_would_refuse_is_refused(line: str, legal: str | None) 
         assert item.entry is not None or item.reason is not None
 
 
+def test_a_draft_is_cut_to_the_drafters_block_once() -> None:
+    line = "llama-server -hf ggml-org/Qwen3.8-27B-GGUF:Q4_K_M -hfd incoai/Qwen3.8-27B-DFlash2-GGUF:Q4_K_M -c 8192"
+    item = one(read(f"{line} --spec-type draft-dflash --spec-draft-n-max 16", HERE))
+    assert item.entry is not None
+    assert item.entry.speculation.draft_tokens == 7
+    [clamped] = [change for change in item.changes if change.code == "draft_clamped"]
+    assert (clamped.was, clamped.becomes) == ("16 draft tokens", "7")
+
+
 def test_larger_batches_are_left_to_roomy_devices() -> None:
     line = "vllm serve Qwen/Qwen3.8-27B --max-num-batched-tokens 32768"
     entry = one(read(line, Here(shipped(), profile("dankclaw")))).entry
