@@ -57,10 +57,7 @@ class Launch:
 LAUNCHES: Mapping[str, Launch] = {
     "dflash": Launch(replace(PLAIN, method=Method.DFLASH, drafter=hf.DFLASH, draft_tokens=7), (16, 112, 112)),
     "dflash-3": Launch(replace(PLAIN, method=Method.DFLASH, drafter=hf.DFLASH_3, draft_tokens=7), (32, 224, 96)),
-    "mtp": Launch(
-        replace(PLAIN, model=hf.TARGET_MTP, method=Method.MTP, draft_tokens=3, hybrid=True, state_bits=16),
-        (32, 96, 96),
-    ),
+    "mtp": Launch(replace(PLAIN, model=hf.TARGET_MTP, method=Method.MTP, draft_tokens=3), (32, 96, 96)),
     "eagle3": Launch(
         replace(PLAIN, method=Method.EAGLE3, drafter=hf.EAGLE3, draft_tokens=4, prefix_caching=False), (26, 104, 104)
     ),
