@@ -1,4 +1,5 @@
-"""Models whose files need not be here: their shapes and what their files weigh, as data with sources (`shapes.toml`).
+"""Models whose files need not be here: their shapes and what their files weigh, as data with sources (`shapes.toml`,
+`more.toml`).
 
 `find` recognises a model in a text such as `unsloth/Qwen3.8-27B-GGUF UD-Q4_K_XL` (`matching.py`). What it
 does not know is None: a shape is never guessed from a name that merely looks alike.
@@ -68,9 +69,16 @@ class KnownDrafter:
     sizes: tuple[Size, ...] = ()
 
 
+_FILES = ("shapes.toml", "more.toml")
+
+
 @lru_cache(maxsize=1)
 def _data() -> Mapping[str, Any]:
-    return tomllib.loads(files(__name__).joinpath("shapes.toml").read_text())
+    tables: dict[str, Any] = {}
+    for name in _FILES:
+        for kind, entries in tomllib.loads(files(__name__).joinpath(name).read_text()).items():
+            tables.setdefault(kind, []).extend(entries)
+    return tables
 
 
 @lru_cache(maxsize=1)

@@ -27,7 +27,7 @@ FOUND = [
 ]
 UNKNOWN = [
     "Qwen3-80B", "Qwen3-VL-8B", "Qwen3-8B-DFlash-b16", "Qwen3.8-27B-DFlash2", "gemma-4-31b-it-assistant",
-    "DeepSeek-R1-Distill-Qwen-1.5B", "DeepSeek-V4-Flash-0731", "GLM-5.3-Flash (Glm5Next, hybrid)",
+    "DeepSeek-R1-Distill-Qwen-3B", "DeepSeek-V4-Flash-0731", "GLM-5.3-Flash (Glm5Next, hybrid)",
     "Nemotron-3-Puzzle-75B (hybrid Mamba)", "(27B class, see issue)", "(not named)", "", "8B", "Qwen", "Qwen3.x",
     "Qwen3-8B-Embedding", "Qwen3.8-270B",
 ]  # fmt: skip
