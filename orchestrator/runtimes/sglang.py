@@ -64,7 +64,7 @@ _FLAGS = frozenset({
     "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps",
     "--speculative-eagle-topk", "--speculative-num-draft-tokens", "--speculative-dflash-block-size",
     "--speculative-dspark-block-size", "--speculative-draft-attention-backend",
-    "--speculative-draft-kv-cache-dtype",
+    "--speculative-draft-kv-cache-dtype", "--speculative-ngram-max-bfs-breadth",
 })  # fmt: skip
 
 STATES_SHARED = 5
@@ -231,8 +231,8 @@ def _speculation(request: LaunchRequest) -> list[str]:
     elif request.method in _CHAIN:
         argv += ["--speculative-num-steps", drafted, "--speculative-eagle-topk", "1"]
         argv += ["--speculative-num-draft-tokens", window]
-    else:
-        argv += ["--speculative-num-draft-tokens", window]
+    else:  # a tree of 10 branches otherwise, which is an error with pages and most attention backends
+        argv += ["--speculative-num-draft-tokens", window, "--speculative-ngram-max-bfs-breadth", "1"]
     if request.method is not Method.NGRAM:
         backend, kv = request.settings.draft_attention_backend, request.settings.draft_kv
         if backend is not None:

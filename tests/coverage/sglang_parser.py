@@ -3,7 +3,9 @@
 A program of its own, run by an interpreter that has msgspec and nothing else of what SGLang imports: what is
 missing (torch, triton, transformers, ...) is stubbed, for the parser is plain argparse over msgspec records.
 Standard input is a JSON list of argument lists; the answer is {"version": ..., "verdicts": [...]}, where a
-verdict is null for an accepted list and argparse's last words for a refused one.
+verdict is null for an accepted list and argparse's last words for a refused one. With `resolve` after the wheel
+0.5.23's own handler of the speculation makes of each list what it would run with, as on a CUDA GPU, and a verdict
+is that, or {"error": ...}.
 """
 
 from __future__ import annotations
@@ -18,14 +20,36 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-STUBBED = ("sglang.kernels", "sglang.srt.distributed", "sglang.srt.configs", "sglang.srt.layers")
-"""SGLang's own packages that are kernels and communicators, not arguments."""
+STUBBED = (
+    "sglang.kernels",
+    "sglang.srt.configs",
+    "sglang.srt.constrained",
+    "sglang.srt.distributed",
+    "sglang.srt.layers",
+    "sglang.srt.managers",
+)
+"""SGLang's own packages that are kernels, communicators and processes, not arguments."""
 ABSENT = frozenset({"torch_npu", "torch_musa", "mlx", "habana_frameworks", "npu", "hpu", "musa", "mps"})
 """Modules and attributes of torch that would mean other hardware: looked for, and not there."""
 
 
+RESOLVED = (
+    "speculative_num_draft_tokens",
+    "speculative_num_steps",
+    "speculative_eagle_topk",
+    "speculative_draft_attention_backend",
+    "max_running_requests",
+)
+
+
 class _Anything(type):
     """The class of stubs: any attribute is another stub, any call or subscript gives one, `|` works in types."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_: Any) -> Any:
+        return super().__new__(cls, name, bases, namespace)  # a subclass of a TypedDict is made with more words
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_: Any) -> None:
+        super().__init__(name, bases, namespace)
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -122,7 +146,12 @@ def main() -> None:
 
         parser = argparse.ArgumentParser(prog="sglang")
         ServerArgs.add_cli_args(parser)
-        verdicts = [_verdict(parser, argv) for argv in argvs]
+        verdicts: list[Any] = []
+        for argv in argvs:
+            if "resolve" in sys.argv[2:]:
+                verdicts.append(_resolved(ServerArgs.from_cli_args(parser.parse_args(argv))))
+            else:
+                verdicts.append(_verdict(parser, argv))
     json.dump({"version": version, "verdicts": verdicts}, sys.stdout)
 
 
@@ -134,6 +163,21 @@ def _verdict(parser: Any, argv: list[str]) -> str | None:
     except SystemExit:
         return said.getvalue().strip().splitlines()[-1]
     return None
+
+
+def _resolved(args: Any) -> dict[str, Any]:
+    from sglang.srt.arg_groups import speculative_hook as hook  # type: ignore[import-not-found]  # noqa: PLC0415
+    from sglang.srt.arg_groups.overrides import (  # type: ignore[import-not-found]  # noqa: PLC0415
+        resolution_result,
+    )
+
+    handlers = {"DFLASH": hook._handle_dflash, "DSPARK": hook._handle_dspark, "NGRAM": hook._handle_ngram}
+    args._input_frozen = True  # as while SGLang resolves
+    try:
+        handlers.get(args.speculative_algorithm, hook._handle_eagle_family)(args)
+    except ValueError as error:
+        return {"error": str(error)}
+    return {name: resolution_result(args, name) for name in RESOLVED}
 
 
 if __name__ == "__main__":

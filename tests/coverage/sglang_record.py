@@ -11,6 +11,7 @@ import venv
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from orchestrator.models import Runtime
 from orchestrator.runtimes import ADAPTERS
@@ -51,9 +52,20 @@ def emitted(version: str) -> dict[tuple[str, ...], tuple[str, ...]]:
 
 def ask(version: str, argvs: Sequence[tuple[str, ...]]) -> list[str | None]:
     """The parser's verdicts: None for accepted, its last words for refused."""
+    verdicts: list[str | None] = _run(version, argvs)
+    return verdicts
+
+
+def resolve(argvs: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
+    """What the newest version's own handlers make of the speculation in these, or `error` and its words."""
+    resolved: list[dict[str, Any]] = _run(VERSIONS[-1], argvs, "resolve")
+    return resolved
+
+
+def _run(version: str, argvs: Sequence[tuple[str, ...]], *words: str) -> Any:
     program = Path(__file__).with_name("sglang_parser.py")
     run = subprocess.run(
-        [str(_python()), "-I", str(program), str(wheel(f"sglang-{version}"))],
+        [str(_python()), "-I", str(program), str(wheel(f"sglang-{version}")), *words],
         input=json.dumps(argvs),
         capture_output=True,
         text=True,
@@ -63,8 +75,7 @@ def ask(version: str, argvs: Sequence[tuple[str, ...]]) -> list[str | None]:
     assert run.returncode == 0, run.stderr[-2000:]
     answer = json.loads(run.stdout)
     assert answer["version"] == version
-    verdicts: list[str | None] = answer["verdicts"]
-    return verdicts
+    return answer["verdicts"]
 
 
 def _python() -> Path:
