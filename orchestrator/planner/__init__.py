@@ -102,7 +102,7 @@ def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
     return tuple(
         Reason("turned_down", f"{r.runtime} {r.variant} with {r.drafter}: {r.text}", r.source)
         for r in rejected
-        if r.drafter is not None and (r.code in ("too_big", "too_many_slots") or r.code.startswith("drafter_"))
+        if r.drafter is not None
     )[:MOST_TURNED_DOWN]
 
 

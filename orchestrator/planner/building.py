@@ -130,6 +130,8 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         threads = wish.threads or default_threads(site.facts)
     pool = vllm_pool(demand) if candidate.image.runtime is Runtime.VLLM else None
     settings = fitted.settings
+    if settings.batch is not None:
+        settings = settings.model_copy(update={"batch": demand.batch})  # as far as it is safe
     return LaunchRequest(
         model=target.path,
         names=(site.entry.name, *site.entry.aliases),

@@ -249,8 +249,15 @@ class _Search:
             if again is None:
                 return self._too_big(final, self._smallest(final))
             found = again
-        reasons = (*found.reasons, *final.reasons, *self._measured(found.demand))
+        reasons = (*found.reasons, *final.reasons, *self._batch_cut(found, final), *self._measured(found.demand))
         return replace(found, settings=final.settings, overridden=final.overridden, reasons=reasons)
+
+    def _batch_cut(self, found: Fitted, terms: Terms) -> tuple[Reason, ...]:
+        asked, limit = self.wish.batch, terms.most("batch")
+        if asked is None or limit is None or asked <= limit[0]:
+            return ()
+        text = f"{asked} tokens at once are asked for, {found.demand.batch} are computed: {limit[1].text}"
+        return (Reason("batch_limited", text, limit[1].source),)
 
     def _measured(self, demand: Demand) -> tuple[Reason, ...]:
         residual = self.measured.memory.get(ran(self.candidate))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator import catalogue, planner, profiles
-from orchestrator.measured import Measured, Ran, Speed
+from orchestrator.measured import Measured, Ran, Residual, Speed
 from orchestrator.plan import Method, Plan
 from orchestrator.planner import priors
 
@@ -64,3 +64,23 @@ def test_priors_say_their_sources() -> None:
         if method not in (Method.NONE, Method.NGRAM):
             assert any(row.method is method for row in shipped.gain)
             assert any(row.method is method for row in shipped.draft)
+
+
+def test_what_engines_took_here_corrects_what_is_expected() -> None:
+    """A residual of this host is added to the forecast, said, and can cost a plan its size."""
+    (plain, *_) = plans("qwen3.8-27b", runtime="llama.cpp", method="none", variant="q4-k-m", context=65536, parallel=4)
+    seen = Measured(memory={ran(plain): Residual(2 << 30, 3, "2026-11-30")})
+    (again, *_) = plans(
+        "qwen3.8-27b", seen, runtime="llama.cpp", method="none", variant="q4-k-m", context=65536, parallel=4
+    )
+    assert again.expected_memory.correction == 2 << 30
+    assert again.expected_memory.likely == plain.expected_memory.likely + (2 << 30)
+    assert again.digest == plain.digest, "an estimate launches nothing"
+    (told,) = [r.text for r in again.reasons if r.code == "memory_measured"]
+    assert "3 starts here" in told
+
+
+def test_the_time_of_a_load_decides_between_equals_only() -> None:
+    first, second = plans("qwen3.8-27b", runtime="llama.cpp", method="dflash", context=8192)[:2]
+    slow = Measured(load_s={ran(first): 9000.0, ran(second): 1.0})
+    assert plans("qwen3.8-27b", slow, runtime="llama.cpp", method="dflash", context=8192)[0].digest == first.digest

@@ -109,3 +109,11 @@ def test_what_is_over_binds_no_more() -> None:
     old = restriction("old", "refuse", methods=["dflash"], expires=dt.date(2026, 12, 1))
     assert Method.DFLASH not in methods(make(old, today=dt.date(2026, 12, 1)))
     assert Method.DFLASH in methods(make(old, today=dt.date(2026, 12, 2)))
+
+
+def test_a_batch_is_cut_aloud() -> None:
+    big = restriction("big", "limit", limits={"batch": 4096})
+    plan = make(big, method="none", runtime="vllm", variant="w4a16", batch=8192).plan
+    assert plan is not None
+    assert plan.argv[plan.argv.index("--max-num-batched-tokens") + 1] == "4096"
+    assert [r.source for r in plan.reasons if r.code == "batch_limited"] == ["somebody#1"]
