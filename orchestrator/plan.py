@@ -99,6 +99,16 @@ class ExpectedMemory:
         """What to expect: the total without its margin."""
         return self.total - self.margin
 
+    @property
+    def exact(self) -> int:
+        """The part that follows from files, shapes and sizes."""
+        return self.weights + self.kv + self.state + self.drafter
+
+    @property
+    def estimated(self) -> int:
+        """The part that was only ever measured, as this host's measurements have it; the margin is for it."""
+        return self.likely - self.exact
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -80,7 +80,7 @@ def read(text: str) -> Calibration:
         estimate = Estimate(*(table[key] * unit for key in ("low", "mid", "high")))
         if not 0 <= estimate.low <= estimate.mid <= estimate.high:
             raise ValueError(f"calibration.toml: {name} is not low <= mid <= high")
-        if not table["source"] or table["rows"] < 1:
+        if not table["source"] or table["rows"] < 0:
             raise ValueError(f"calibration.toml: {name} says no source")
         found[name] = estimate
     return Calibration(**found)

@@ -31,9 +31,8 @@ def corrected(expected: ExpectedMemory, residual: Residual) -> Corrected:
     weights and caches are there whatever was seen. The margin shrinks to a quarter once two starts agree on it.
     """
     likely = expected.likely
-    estimated = expected.compute + expected.graphs + expected.overhead
     most = max(int(likely * MOST), MOST_BYTES)
-    applied = max(-estimated, min(residual.bytes, most))
+    applied = max(-expected.estimated, min(residual.bytes, most))
     margin = expected.margin // 4 if residual.starts >= SETTLED else max(expected.margin - max(applied, 0), 0)
     starts = "one start" if residual.starts == 1 else f"{residual.starts} starts"
     more = "more" if residual.bytes >= 0 else "less"

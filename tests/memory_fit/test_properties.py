@@ -70,7 +70,7 @@ def test_nothing_is_negative_and_the_kinds_add_up(case: tuple[Runtime, Demand]) 
     found = forecast(case[0], case[1])
     kinds = (found.weights, found.kv, found.state, found.drafter, found.compute, found.graphs, found.overhead)
     assert all(part >= 0 for part in (*kinds, found.margin, found.host))
-    assert found.likely == sum(kinds)
+    assert found.likely == sum(kinds) == found.exact + found.estimated
     assert found.low is not None
     assert 0 <= found.low <= found.likely <= found.total
     assert all(isinstance(part, int) for part in (*kinds, found.total, found.margin, found.low, found.host))
