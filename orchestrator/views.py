@@ -83,8 +83,9 @@ class EngineView:
 @dataclass(frozen=True, slots=True)
 class MeasuredView:
     """What this host has learned of one combination. `starts` and `memory` (bytes at the peak beyond what was
-    expected; negative: less) are of starts with the present driver, as are `load_s` (the slowest of late ones) and
-    `tokens_s` (of one request alone); None where nothing is known yet. `seen` is the newest day (ISO)."""
+    expected; negative: less, which counts once caches were filled) are of starts with the present driver, as are
+    `load_s` (the slowest of late ones) and `tokens_s` (of one request alone); None where nothing is known yet.
+    `seen` is the newest day (ISO)."""
 
     model: str
     variant: str

@@ -28,7 +28,8 @@ STEADY = 0.05
 @dataclass(frozen=True, slots=True)
 class Start:
     """One start. Bytes; `likely` is what was expected without margin and without correction, `peak` None where the
-    engine was killed or never seen. `day` is ISO."""
+    engine was killed or never seen. `worked` is whether it has had as many tokens as it can hold: before that its
+    caches are empty, and that it took less than expected says nothing. `day` is ISO."""
 
     ran: Ran
     driver: str | None
@@ -36,6 +37,15 @@ class Start:
     load_s: float | None
     likely: int | None
     peak: int | None
+    worked: bool = True
+
+    @property
+    def residual(self) -> int | None:
+        """Bytes beyond what was likely, where they say something."""
+        if self.peak is None or self.likely is None:
+            return None
+        beyond = self.peak - self.likely
+        return beyond if self.worked or beyond > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,7 @@ def _grouped(pairs: Iterable[tuple[K, V]]) -> Mapping[K, list[V]]:
 
 def _residual(starts: Sequence[Start]) -> Residual | None:
     """The largest of the late residuals that agree with each other: a plan must hold at the peak."""
-    seen = [(s.peak - s.likely, s.day) for s in starts if s.peak is not None and s.likely is not None][-LATELY:]
+    seen = [(residual, s.day) for s in starts if (residual := s.residual) is not None][-LATELY:]
     if not seen:
         return None
     good = within([value for value, _ in seen], NEAR)

@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
     engine TEXT PRIMARY KEY, ran TEXT NOT NULL, driver TEXT, image TEXT NOT NULL, context INTEGER NOT NULL,
     parallel INTEGER NOT NULL, at REAL NOT NULL, day TEXT NOT NULL, load_s REAL, likely INTEGER, peak INTEGER,
-    printed TEXT NOT NULL);
+    printed TEXT NOT NULL, void INTEGER NOT NULL, worked INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS starts_by_ran ON starts (ran, at);
 CREATE TABLE IF NOT EXISTS decodings (
     ran TEXT NOT NULL, driver TEXT, at REAL NOT NULL, day TEXT NOT NULL, tokens INTEGER NOT NULL,
@@ -85,8 +85,8 @@ class Ledger:
         s = row.start
         values = (row.engine, headings.to_text(s.ran), s.driver, row.image, row.context, row.parallel, row.at, s.day)
         await self._write(
-            "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*values, s.load_s, s.likely, s.peak, json.dumps(dict(row.printed))),
+            "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)",
+            (*values, s.load_s, s.likely, s.peak, json.dumps(dict(row.printed)), int(s.worked)),
         )
         await self._write(
             "DELETE FROM starts WHERE ran = ? AND driver IS ? AND engine NOT IN"
@@ -96,11 +96,15 @@ class Ledger:
 
     async def peaked(self, engine: str, peak: int) -> None:
         """It was seen to take more."""
-        await self._write("UPDATE starts SET peak = ? WHERE engine = ? AND peak IS NOT NULL", (peak, engine))
+        await self._write("UPDATE starts SET peak = ? WHERE engine = ? AND NOT void", (peak, engine))
+
+    async def worked(self, engine: str) -> None:
+        """It has had as many tokens as it can hold."""
+        await self._write("UPDATE starts SET worked = 1 WHERE engine = ?", (engine,))
 
     async def void(self, engine: str) -> None:
         """It failed or was killed: its memory says nothing. How long it took to be ready still does."""
-        await self._write("UPDATE starts SET peak = NULL WHERE engine = ?", (engine,))
+        await self._write("UPDATE starts SET peak = NULL, void = 1 WHERE engine = ?", (engine,))
 
     async def decoded(self, decoding: Decoding, at: float) -> None:
         """One request alone was decoded."""
@@ -138,7 +142,7 @@ class Ledger:
     async def starts(self) -> Sequence[StartRow]:
         """All starts, the oldest first."""
         rows = await self._read(
-            "SELECT engine, ran, driver, day, load_s, likely, peak, image, context, parallel, at, printed"
+            "SELECT engine, ran, driver, day, load_s, likely, peak, image, context, parallel, at, printed, worked"
             " FROM starts ORDER BY at, rowid"
         )
         return [found for row in rows if (found := _start(row)) is not None]
@@ -181,7 +185,7 @@ def _start(row: Any) -> StartRow | None:
         printed = {}
     return StartRow(
         engine=row[0],
-        start=Start(ran, row[2], row[3], row[4], row[5], row[6]),
+        start=Start(ran, row[2], row[3], row[4], row[5], row[6], bool(row[12])),
         image=row[7],
         context=row[8],
         parallel=row[9],

@@ -30,6 +30,8 @@ from orchestrator.timing import Timing
 from orchestrator.views import MeasuredView, State
 
 SERVING = frozenset({State.READY, State.DRAINING})
+PLENTY = 65_536
+"""Tokens; an engine that can hold more has shown enough by then."""
 WORTH_A_NOTE = 1.01
 """A peak is written down when it has grown by a hundredth."""
 
@@ -48,6 +50,7 @@ class _Watched:
     engine: Engine
     ran: Ran
     driver: str | None
+    worked: bool = False
     noted: int | None = None
     """The peak in the ledger."""
     speed: speeds.Window = field(default_factory=speeds.Window)
@@ -90,13 +93,14 @@ class Observing:
         for deployment in deployments:
             for engine in deployment.engines:
                 present.add(engine.id)
-                if engine.state in SERVING and engine.id not in self._watched:
+                serves = engine.state in SERVING and engine is deployment.serving_engine
+                if serves and engine.id not in self._watched and not _ended_badly(engine):
                     changed = await self._meet(engine, readings.get(engine.id)) or changed
         for watched in list(self._watched.values()):
-            if watched.engine.failed or watched.engine.verdict is not None:
+            if _ended_badly(watched.engine):
                 await self._ledger.void(watched.engine.id)
                 changed = True
-            if watched.engine.id not in present or watched.engine.failed:
+            if watched.engine.id not in present or _ended_badly(watched.engine):
                 del self._watched[watched.engine.id]
         changed = await self._peaks(readings) or changed
         changed = any(await asyncio.gather(*(self._speed(w) for w in self._watched.values()))) or changed
@@ -121,6 +125,7 @@ class Observing:
             load_s=engine.load_s,
             likely=plan.expected_memory.likely - plan.expected_memory.correction,
             peak=watched.noted,
+            worked=False,
         )
         await self._ledger.started(
             StartRow(engine.id, start, plan.image, plan.context, plan.parallel, self._clock.wall(), engine.printed)
@@ -159,7 +164,7 @@ class Observing:
         for watched in self._watched.values():
             reading = readings.get(watched.engine.id)
             now = None if reading is None else self._took(watched, reading)
-            if now is None or watched.engine.failed:
+            if now is None:
                 continue
             watched.engine.observed = max(now, watched.engine.observed or 0)
             if watched.noted is None or watched.engine.observed > watched.noted * WORTH_A_NOTE:
@@ -168,10 +173,10 @@ class Observing:
                 changed = True
         return changed
 
-    # speed
+    # work
 
     async def _speed(self, watched: _Watched) -> bool:
-        """Whether a stretch with one request alone has just ended."""
+        """Whether a stretch with one request alone has just ended, or its caches have been filled."""
         engine = watched.engine
         if engine.state not in SERVING:
             return False
@@ -185,9 +190,14 @@ class Observing:
         if answer.status != 200:
             return False
         text = answer.body.decode("utf-8", "replace")
-        done = watched.speed.read(engine.plan.runtime, text, runtime.parse_metrics(text))
+        counters = runtime.parse_metrics(text)
+        done = watched.speed.read(engine.plan.runtime, text, counters)
+        worked = not watched.worked and (counters.prompt or 0) + (counters.generated or 0) >= _plenty(engine)
+        if worked:
+            watched.worked = True
+            await self._ledger.worked(engine.id)
         if done is None:
-            return False
+            return worked
         tokens, seconds = done
         day = self._clock.today().isoformat()
         await self._ledger.decoded(Decoding(watched.ran, watched.driver, day, tokens, seconds), self._clock.wall())
@@ -199,7 +209,7 @@ class Observing:
         """All that was learned, by combination."""
         starts, decodings = await self._ledger.starts(), await self._ledger.decodings()
         drivers = headings.drivers(self._host.facts())
-        return views(starts, decodings, self.known, drivers)
+        return views(starts, decodings, learned.measured([row.start for row in starts], decodings, drivers), drivers)
 
     async def forget(self, model: str | None) -> int:
         """Forget what was learned of a model, or everything; how many combinations that were.
@@ -213,6 +223,16 @@ class Observing:
     async def compact(self) -> None:
         """Keep what is remembered bounded."""
         await self._ledger.compact()
+
+
+def _plenty(engine: Engine) -> int:
+    """Tokens after which an engine's caches have been filled, or as good as."""
+    return min(engine.plan.context * engine.plan.parallel, PLENTY)
+
+
+def _ended_badly(engine: Engine) -> bool:
+    """Whether it failed, or somebody ended it: what it took by then is no measure."""
+    return engine.failed or engine.verdict is not None
 
 
 def views(

@@ -13,6 +13,7 @@ GIB = 1 << 30
 _SIZES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("weights", re.compile(r"[Mm]odel loading took (\d{1,9}(?:\.\d{1,9})?) Gi?B")),
     ("kv", re.compile(r"Available KV cache memory: (\d{1,9}(?:\.\d{1,9})?) Gi?B")),
+    ("kv", re.compile(r"Explicitly set \((\d{1,9}(?:\.\d{1,9})?)/[\d.]+\) Gi?B for KV cache")),  # on a CPU
     ("graphs", re.compile(r"Graph capturing finished in \d+ secs, took (\d{1,9}(?:\.\d{1,9})?) Gi?B")),
     ("graphs", re.compile(r"CUDA graph pool memory: (\d{1,9}(?:\.\d{1,9})?) Gi?B \(actual\)")),
     ("consumed", re.compile(r"Actual usage is (\d{1,9}(?:\.\d{1,9})?) Gi?B for consumed memory")),

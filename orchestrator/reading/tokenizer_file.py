@@ -20,7 +20,7 @@ from orchestrator.reading.opened import AGAIN
 LONGEST = 96 << 20
 """Bytes. The largest that are known (262,144 tokens and their merges) take 33 MB."""
 MOST_TOKENS = 1 << 21
-LONGEST_TOKEN = 1 << 16
+_AT_ONCE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Vocabulary:
 
 def read(path: str, rows: int | None, root: str | None = None) -> Vocabulary:
     """The vocabulary of the file at `path`, filled up to `rows` numbers. Raises `ModelFileError`."""
-    data = strict_json.read(path, LONGEST, root)
+    data = strict_json.read(path, LONGEST, root, quickly=True)
     try:
         return _vocabulary(data, rows)
     except _Bad as error:
@@ -46,19 +46,7 @@ class _Bad(ValueError):
 
 
 def _vocabulary(data: Mapping[str, Any], rows: int | None) -> Vocabulary:
-    model = data.get("model")
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    by_number: dict[int, str] = {}
-    if isinstance(vocab, dict):
-        for text, number in vocab.items():
-            _put(by_number, number, text)
-    elif isinstance(vocab, list):  # Unigram: pairs of text and score
-        for number, pair in enumerate(vocab):
-            if not isinstance(pair, list) or not pair or not isinstance(pair[0], str):
-                raise _Bad(f"has a model.vocab whose entry {number} is no token")
-            _put(by_number, number, pair[0])
-    else:
-        raise _Bad("has no model.vocab")
+    by_number = _numbered(data.get("model"))
     special: dict[str, int] = {}
     added = data.get("added_tokens") or []
     if not isinstance(added, list) or len(added) > MOST_TOKENS:
@@ -71,6 +59,26 @@ def _vocabulary(data: Mapping[str, Any], rows: int | None) -> Vocabulary:
             by_number.pop(number, None)  # it is in model.vocab as well, as in Qwen's, or takes a place there
         special[one["content"]] = _put(by_number, number, one["content"])
     return Vocabulary(len(by_number), _digest(by_number, rows), special)
+
+
+def _numbered(model: object) -> dict[int, str]:
+    """The tokens of `model.vocab` by number."""
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    found: dict[int, str] = {}
+    if isinstance(vocab, dict):
+        found = {n: text for text, n in vocab.items() if type(n) is int and 0 <= n < MOST_TOKENS}
+        if len(found) != len(vocab):  # one by one, to say which
+            found = {}
+            for text, number in vocab.items():
+                _put(found, number, text)
+    elif isinstance(vocab, list):  # Unigram: pairs of text and score
+        for number, pair in enumerate(vocab):
+            if not isinstance(pair, list) or not pair or not isinstance(pair[0], str):
+                raise _Bad(f"has a model.vocab whose entry {number} is no token")
+            _put(found, number, pair[0])
+    else:
+        raise _Bad("has no model.vocab")
+    return found
 
 
 def _put(by_number: dict[int, str], number: object, text: str) -> int:
@@ -90,8 +98,8 @@ def _digest(by_number: Mapping[int, str], rows: int | None) -> str | None:
             return None
         count = max(count, min(rows, MOST_TOKENS))
     digest = hashlib.sha256()
-    for number in range(count):
-        text = by_number.get(number)
-        piece = (f"[PAD{number}]" if text is None else text).encode("utf-8", errors="surrogatepass")
-        digest.update(len(piece).to_bytes(8, "little") + piece)
+    for first in range(0, count, _AT_ONCE):
+        texts = (by_number.get(n, f"[PAD{n}]") for n in range(first, min(first + _AT_ONCE, count)))
+        pieces = [text.encode("utf-8", errors="surrogatepass") for text in texts]
+        digest.update(b"".join([part for piece in pieces for part in (len(piece).to_bytes(8, "little"), piece)]))
     return digest.hexdigest()

