@@ -300,7 +300,7 @@ def _our_image(runtime: Runtime, here: Here) -> ImageEntry | None:
     device = here.device
     fitting = [i for i in here.catalogue.images if i.runtime is runtime]
     if device is not None:
-        fitting = [i for i in fitting if i.serves(device.vendor, device.arch)] or fitting
+        fitting = [i for i in fitting if i.serves(device.vendor, device.arch)]
     return fitting[0] if fitting and (device is not None or len(fitting) == 1) else None
 
 
@@ -351,6 +351,9 @@ def _judge(recipe: Recipe, entry: ModelEntry, here: Here) -> None:
     reason = None if adapter is None or device is None else adapter.refuses(request)
     if reason is not None:
         recipe.refuse(reason.code, reason.text, reason.source)
+    if device is not None and image is None and entry.image is None:
+        where = f"{device.vendor} {device.arch or 'of unknown architecture'}"
+        recipe.refuse("no_image", f"no image of the catalogue runs {recipe.runtime} on {where}")
     if device is not None:
         for restriction in holding(here.catalogue.restrictions, _situation(recipe, entry, request, device, image)):
             _restricted(recipe, entry, restriction)
@@ -373,8 +376,10 @@ def _situation(
         runtime=recipe.runtime,
         model=entry.name,
         method=request.method,
-        version=request.version,
+        version=request.version if image is None or request.version is not None else image.least_version,
         image="" if image is None else image.name,
+        drafter=entry.drafters[0].name if entry.drafters else "",
+        memory=device.memory_total,
         backend=request.backend,
         arch=device.arch,
         format=variant.format,

@@ -139,6 +139,13 @@ def test_a_draft_is_cut_to_the_drafters_block_once() -> None:
     assert (clamped.was, clamped.becomes) == ("16 draft tokens", "7")
 
 
+def test_a_runtime_that_no_image_brings_here_is_refused() -> None:
+    line = "python -m sglang.launch_server --model-path Qwen/Qwen3.8-27B"
+    item = one(read(line, Here(shipped(), profile("dankclaw"))))
+    assert item.reason is not None
+    assert one(read(line, ON_3090)).entry is not None
+
+
 def test_larger_batches_are_left_to_roomy_devices() -> None:
     line = "vllm serve Qwen/Qwen3.8-27B --max-num-batched-tokens 32768"
     entry = one(read(line, Here(shipped(), profile("dankclaw")))).entry
