@@ -147,8 +147,10 @@ def of_image(image: str) -> str | None:
     return None
 
 
-def _program(name: str) -> str:
-    if name.startswith("trtllm"):
+def _program(said: str) -> str:
+    """The runtime that a program, or a heading, is about."""
+    name = said.lower().rstrip(":")
+    if name.startswith(("trtllm", "tensorrt")):
         return "trtllm"
     if name.startswith(("mlx_lm", "mlx-lm", "mlx.")):
         return "mlx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,29 +24,58 @@ from orchestrator.models import Runtime
 from orchestrator.plan import Reason
 
 MOST_COMMANDS = 500
+_FENCE = re.compile(r"\s{0,8}(?:```|~~~)")
 _DEVICE_ENV = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _HUB_ENV = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_CACHE")
 
 
 def read(text: str, here: Here, kind: Kind = Kind.AUTO) -> Imported:
-    """Every command, service or unit of the text, in its order. Raises `ImportUnreadable`."""
+    """Every command, service or unit of the text, in its order; of a Markdown text its fenced blocks alone.
+
+    Raises `ImportUnreadable`.
+    """
     if len(text.encode(errors="replace")) > MOST_BYTES:
         raise ImportUnreadable(f"more than {MOST_BYTES} bytes are no recipe", hint="give the command lines alone")
     if "\0" in text:
         raise ImportUnreadable("the text holds NUL bytes", hint="give a text file")
+    blocks = _fenced(text) if kind is Kind.AUTO else ()
+    if blocks:
+        return Imported(tuple(item for block in blocks for item in _read(block, here, Kind.AUTO)))
+    return Imported(_read(text, here, kind))
+
+
+def _fenced(text: str) -> list[str]:
+    """The fenced blocks of a Markdown text, each with as many empty lines before it as there were lines."""
+    blocks: list[str] = []
+    lines: list[str] | None = None
+    for number, line in enumerate(text.splitlines()):
+        if _FENCE.match(line) is not None:
+            if lines is None:
+                lines = [""] * (number + 1)
+            else:
+                blocks.append("\n".join(lines) + "\n")
+                lines = None
+        elif lines is not None:
+            lines.append(line)
+    if len(blocks) > MOST_COMMANDS:
+        raise ImportUnreadable(f"more than {MOST_COMMANDS} blocks are no recipe")
+    return blocks
+
+
+def _read(text: str, here: Here, kind: Kind) -> tuple[Item, ...]:
     kind = _kind(text) if kind is Kind.AUTO else kind
     if kind is Kind.MODELFILE:
-        return Imported((modelfile.read(text),))
+        return (modelfile.read(text),)
     if kind is Kind.COMPOSE:
         found = compose.services(text)
-        return Imported(tuple(_contained(c, here, 1, f"service {name}") for name, c in found.items()))
+        return tuple(_contained(c, here, 1, f"service {name}") for name, c in found.items())
     if kind is Kind.QUADLET:
         unit = quadlet.unit(text)
-        return Imported((_contained(unit, here, 1, "container unit"),))
+        return (_contained(unit, here, 1, "container unit"),)
     commands = shell.commands(text)
     if len(commands) > MOST_COMMANDS:
         raise ImportUnreadable(f"more than {MOST_COMMANDS} commands are no recipe")
-    return Imported(tuple(_command(command, here) for command in _joined(commands)))
+    return tuple(_command(command, here) for command in _joined(commands))
 
 
 def _joined(commands: Sequence[Command]) -> list[Command]:

@@ -258,6 +258,30 @@ def test_a_model_that_is_not_in_the_catalogue_has_a_public_shape() -> None:
     assert one(read("vllm serve nobody/knows-this", HERE)).entry is not None
 
 
+def test_of_a_page_only_the_fenced_blocks_are_read() -> None:
+    page = f"""# How we serve it
+
+Don't do this at home: `vllm serve x`.
+
+```bash
+export HF_TOKEN={SECRET}
+vllm serve Qwen/Qwen3.8-27B
+```
+
+Or, with a file:
+
+```yaml
+services:
+  small: {{image: "ghcr.io/ggml-org/llama.cpp:server", command: "-hf a/b:Q4_K_M -c 4096"}}
+```
+"""
+    first, second = read(page, HERE).items
+    assert (first.line, first.what, second.what) == (7, "vllm", "llama.cpp")
+    assert "secret" in codes(first)
+    with pytest.raises(ImportUnreadable):
+        read(page, HERE, Kind.SHELL)
+
+
 def test_the_kind_can_be_said() -> None:
     assert one(read("FROM a/b", HERE, Kind.MODELFILE)).what == "Ollama"
     with pytest.raises(ImportUnreadable):
