@@ -18,6 +18,7 @@ from orchestrator.models import Runtime
 from orchestrator.plan import KEY, SOCKET
 from orchestrator.runtimes import Command, EngineCounters, LaunchRequest, adapter
 from tests.runtimes.vllm.venv import Venv
+from tests.stack.stack import accepts
 from tests.waiting import until_sync
 
 VLLM = adapter(Runtime.VLLM)
@@ -48,7 +49,10 @@ class Engine:
     def healthy(self) -> bool:
         """Whether it answers; raises when it ended."""
         if self.process.poll() is not None:
-            raise AssertionError(f"vLLM ended with {self.process.returncode}:\n{self.log[-4000:]}")
+            raise AssertionError(f"vLLM ended with {self.process.returncode}:\n{self.log[-200_000:]}")
+        # httpcore's sync transport leaks the socket of a refused connection, so this looks first
+        if not accepts(self.socket):
+            return False
         with contextlib.suppress(httpx.HTTPError), self.client() as client:
             return client.get(VLLM.health_path, timeout=5).status_code == 200
         return False

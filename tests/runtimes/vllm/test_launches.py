@@ -1,16 +1,15 @@
 """Real starts of vLLM on the CPU, with what the adapter says: exact text, exact counts of drafted tokens.
 
 One engine at a time; each takes 25 s on an idle machine and up to two minutes on a busy one.
-`python -m tests.runtimes.vllm.test_launches` writes what was started into `tests/coverage/evidence`.
+`python -m tests.runtimes.vllm.test_launches [NAME...]` writes what was started into `tests/coverage/evidence`.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import datetime as dt
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method
 from orchestrator.runtimes import EngineCounters, LaunchRequest
 from orchestrator.settings import Settings
-from tests.coverage.evidence import FOLDER, Recorded
+from tests.coverage.evidence import FOLDER, Recorded, missing
 from tests.models import hf
 from tests.models.tokenizer import recital
 from tests.runtimes.vllm.recording import WHEEL_NAME
@@ -122,6 +121,13 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("caches")
 
 
+def test_what_is_emitted_today_was_started() -> None:
+    recorded = Recorded.model_validate_json(EVIDENCE.read_text())
+    assert (recorded.version, recorded.sha256) == (VERSION, WHEEL)
+    today = [VLLM.command(request).argv for request in (*(one.request for one in LAUNCHES.values()), SCHEDULED)]
+    assert not missing(today, recorded), "`python -m tests.runtimes.vllm.test_launches` starts them again"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -133,20 +139,29 @@ def test_every_method_drafts(name: str, venv: Venv, models: Path, caches: Path) 
 
 SCHEDULED = replace(LAUNCHES["dflash"].request, schedule=((1, 1, 7), (2, 4, 0)), parallel=4)
 """Drafts for one request alone, and not for two or more."""
+SCHEDULE = "schedule"
 
 
 def scheduled(engine: Engine) -> None:
-    """One request drafts; four at once do not, but for the steps in which one of them is alone."""
+    """One sequence drafts; four at once, which begin and end together, do not."""
     assert engine.text(TOKENS) == recital(TOKENS)
-    alone = engine.counters()
-    assert drafted(alone) == (16, 112, 112)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        texts = [pool.submit(engine.text, TOKENS) for _ in range(4)]
-        assert [text.result() for text in texts] == [recital(TOKENS)] * 4
-    together = engine.counters()
-    assert together.generated == 5 * TOKENS
-    assert together.drafts is not None
-    assert together.drafts - 16 <= 12, "four requests of 128 tokens would take 64 drafts"
+    assert drafted(engine.counters()) == (16, 112, 112)
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Say it."}],
+        "max_tokens": TOKENS,
+        "temperature": 0.8,
+        "seed": 1,
+        "n": 4,
+    }
+    with engine.client() as client:
+        answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert [choice["message"]["content"] for choice in answer.json()["choices"]] == [recital(TOKENS)] * 4
+    seen = engine.counters()
+    assert seen.generated == 5 * TOKENS
+    assert seen.drafts is not None
+    assert seen.drafts - 16 <= 4, "four sequences of 128 tokens would take 64 drafts"
 
 
 @pytest.mark.slow
@@ -174,29 +189,31 @@ def test_fp8_cache_of_target_and_drafter(venv: Venv, models: Path, caches: Path)
         raise NotImplementedError
 
 
-def record() -> None:
-    """Start them all, and keep their command lines as evidence."""
+def record(names: Sequence[str]) -> None:
+    """Start these, or all, and keep their command lines as evidence; what is recorded of others stays."""
     venv = ensure()
-    accepted: list[tuple[str, ...]] = []
+    known = Recorded.model_validate_json(EVIDENCE.read_text()).accepted if EVIDENCE.exists() and names else ()
+    accepted = list(known)
     with tempfile.TemporaryDirectory(prefix="or-hf-") as folder:
         models, caches = Path(folder) / "hf", Path(folder) / "caches"
         hf.generate(models)
         caches.mkdir()
-        for name, launch in LAUNCHES.items():
+        for name in names or (*LAUNCHES, SCHEDULE):
             print(name, file=sys.stderr)
-            with running(venv, placed(launch.request, models), caches) as engine:
-                check(engine, launch)
-            accepted.append(VLLM.command(launch.request).argv)
-        with running(venv, placed(SCHEDULED, models), caches) as engine:
-            scheduled(engine)
-        accepted.append(VLLM.command(SCHEDULED).argv)
+            request = SCHEDULED if name == SCHEDULE else LAUNCHES[name].request
+            with running(venv, placed(request, models), caches) as engine:
+                if name == SCHEDULE:
+                    scheduled(engine)
+                else:
+                    check(engine, LAUNCHES[name])
+            accepted.append(VLLM.command(request).argv)
     today = dt.datetime.now(dt.UTC).date().isoformat()  # noqa: TID251 - the day that a record is of
     evidence = Recorded(
         runtime=Runtime.VLLM, how="launched", version=VERSION, wheel=WHEEL_NAME, sha256=WHEEL, date=today,
-        test="tests/runtimes/vllm/test_launches.py", accepted=tuple(accepted),
+        test="tests/runtimes/vllm/test_launches.py", accepted=tuple(dict.fromkeys(accepted)),
     )  # fmt: skip
     EVIDENCE.write_text(evidence.model_dump_json(indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    record()
+    record(sys.argv[1:])
