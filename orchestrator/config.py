@@ -1,4 +1,4 @@
-"""The configuration: `outrider.toml` and `models.d/*.toml`, as one frozen, typed value.
+"""The configuration: `outrider.toml`, `models.d/*.toml` and `catalog.d/*.toml`, as one frozen, typed value.
 
 Files say what models, variants and policies *are*; what is to run (`desired`) is
 never read from them. A missing file means defaults. Whatever is wrong is found in
@@ -11,17 +11,19 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import stat
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError, to_json
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
+from orchestrator.catalogue import Catalogue
+from orchestrator.catalogue.reading import Layer, files_in, laid_over
+from orchestrator.catalogue.reading import read as read_catalogue
 from orchestrator.config_diff import diff
-from orchestrator.config_problems import ConfigProblems, Problem, explain, not_configuration
+from orchestrator.config_files import clashes, read_toml, validated
+from orchestrator.config_problems import ConfigProblems, Problem
 from orchestrator.models import Frozen, ModelEntry
 from orchestrator.paths import Paths
 
@@ -45,11 +47,6 @@ __all__ = [
     "model_files",
     "split_listen",
 ]
-
-T = TypeVar("T", bound=Frozen)
-
-LONGEST_FILE = 4 * 2**20
-"""Bytes. A larger file is no configuration; reading it whole would be a mistake."""
 
 _HOST_NAME = re.compile(r"^(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*$")
 _LISTEN_HINT = 'write host:port, such as "127.0.0.1:8080" or "[::1]:8080"'
@@ -257,6 +254,12 @@ class Config(_Tables):
     defaults: EngineDefaults = EngineDefaults()
     models: tuple[ModelEntry, ...] = ()
     origins: Mapping[str, str] = Field(default_factory=dict)
+    catalogue: Layer = Layer()
+    """What the files of `catalog.d` add to the catalogue, replace and drop."""
+
+    def laid_over(self, shipped: Catalogue) -> Catalogue:
+        """The catalogue in force: what ships, under `catalog.d`, under `models.d`."""
+        return laid_over(shipped, self.catalogue).overlay(self.models, self.origins)
 
     def model(self, name: str) -> ModelEntry | None:
         """The model of this public name or alias."""
@@ -283,14 +286,15 @@ def load(paths: Paths) -> Config:
     taken: dict[str, tuple[str, str]] = {}
     origins: dict[str, str] = {}
     for file in model_files(paths, problems):
-        data = _read(file, problems)
+        data = read_toml(file, problems)
         if data is None:
             continue
-        found = _validated(ModelsFile, data, file, problems)
-        problems.extend(_clashes(file, data, taken))
+        found = validated(ModelsFile, data, file, problems)
+        problems.extend(clashes(file, data, taken))
         if found is not None:
             models.extend(found.model)
             origins.update((entry.name, str(file)) for entry in found.model)
+    layer = read_catalogue(files_in(paths.catalog_d, problems), problems, taken)
     if problems:
         raise ConfigProblems(problems)
     return Config(
@@ -298,6 +302,7 @@ def load(paths: Paths) -> Config:
         defaults=settings.engine,
         models=tuple(models),
         origins=origins,
+        catalogue=layer,
     )
 
 
@@ -319,59 +324,14 @@ def model_files(paths: Paths, problems: list[Problem] | None = None) -> tuple[Pa
 def _settings(file: Path, problems: list[Problem]) -> SettingsFile:
     if not file.exists() and not file.is_symlink():
         return SettingsFile()
-    data = _read(file, problems)
+    data = read_toml(file, problems)
     if data is None:
         return SettingsFile()
-    settings = _validated(SettingsFile, data, file, problems)
+    settings = validated(SettingsFile, data, file, problems)
     if settings is None:
         return SettingsFile()
     problems.extend(_shared_addresses(file, settings))
     return settings
-
-
-def _read(file: Path, problems: list[Problem]) -> dict[str, Any] | None:
-    """A file's TOML, or None with the problem noted."""
-    where = str(file)
-    try:
-        info = file.stat()
-        if not stat.S_ISREG(info.st_mode):
-            problems.append(Problem(where, None, "is not a regular file", "remove it, or put a file in its place"))
-            return None
-        if info.st_size > LONGEST_FILE:
-            problems.append(
-                Problem(where, None, f"is {info.st_size} bytes long", f"a file may have {LONGEST_FILE} bytes at most")
-            )
-            return None
-        text = file.read_bytes().decode()
-    except OSError as error:
-        hint = (
-            f"make it readable for uid {os.getuid()}" if isinstance(error, PermissionError) else "remove or repair it"
-        )
-        problems.append(Problem(where, None, f"cannot be read: {error.strerror or error}", hint))
-        return None
-    except UnicodeDecodeError as error:
-        problems.append(Problem(where, None, f"is not UTF-8 (byte {error.start})", "save the file as UTF-8"))
-        return None
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        problems.append(
-            Problem(where, None, f"is not TOML: {error}", "text needs quotes; a table starts with [name] or [[name]]")
-        )
-        return None
-
-
-def _validated(kind: type[T], data: dict[str, Any], file: Path, problems: list[Problem]) -> T | None:
-    """The file as a value; None with its problems noted. Strict: TOML has types, so "8" is no number."""
-    odd = list(not_configuration(str(file), data))
-    if odd:
-        problems.extend(odd)
-        return None
-    try:
-        return TypeAdapter(kind).validate_json(to_json(data), strict=True)
-    except ValidationError as error:
-        problems.extend(explain(kind, str(file), data, error))
-        return None
 
 
 def _shared_addresses(file: Path, settings: SettingsFile) -> Iterable[Problem]:
@@ -386,28 +346,3 @@ def _shared_addresses(file: Path, settings: SettingsFile) -> Iterable[Problem]:
             hint = "each listener needs a port of its own"
             yield Problem(str(file), key, f"{address!r} is also {seen[where]}", hint)
         seen.setdefault(where, key)
-
-
-def _clashes(file: Path, data: Mapping[str, Any], taken: dict[str, tuple[str, str]]) -> Iterable[Problem]:
-    """Names and aliases share one namespace over all files; `taken` maps each to (file, key).
-
-    Looks at raw data, so that a clash shows even when the entry has other errors.
-    """
-    entries = data.get("model")
-    for entry in entries if isinstance(entries, list) else ():
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            continue
-        name = entry["name"]
-        aliases = entry.get("aliases")
-        claims = [("name", name)]
-        if isinstance(aliases, list):
-            claims += [("aliases", alias) for alias in aliases if isinstance(alias, str) and alias != name]
-        for key, claim in claims:
-            dotted = f"model[{name}].{key}"
-            if claim in taken:
-                other, other_key = taken[claim]
-                at = "this file" if other == str(file) else other
-                hint = "one name means one model: rename one of them, or remove one file"
-                yield Problem(str(file), dotted, f"{claim!r} is already taken by {other_key} in {at}", hint)
-            else:
-                taken[claim] = (str(file), dotted)

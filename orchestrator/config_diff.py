@@ -76,7 +76,31 @@ def diff(old: Config, new: Config) -> tuple[Change, ...]:
     before_models, after_models = _by_name(old), _by_name(new)
     for name in sorted(before_models.keys() | after_models.keys()):
         changes.extend(_model(name, before_models.get(name), after_models.get(name)))
+    changes.extend(_catalogue(old, new))
     return tuple(changes)
+
+
+def _catalogue(old: Config, new: Config) -> Iterator[Change]:
+    """What `catalog.d` says otherwise: it counts for plans that are made from now on."""
+    before, after = _entries(old), _entries(new)
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name), after.get(name)
+        if was != now:
+            kind = "added" if was is None else "removed" if now is None else "changed"
+            detail = "drops what ships" if now == DROPPED else "counts for plans from now on"
+            yield Change(f"catalogue {name}", kind, detail, Action.NONE)
+
+
+DROPPED = "dropped"
+
+
+def _entries(config: Config) -> dict[str, object]:
+    """The layer's entries by kind and name; `DROPPED` for what it disables."""
+    layer = config.catalogue
+    found: dict[str, object] = dict.fromkeys(layer.dropped, DROPPED)
+    for kind in ("model", "image", "combination", "restriction", "runtime", "handled"):
+        found |= {f"{kind} {getattr(e, 'name', None) or getattr(e, 'id', '')}": e for e in getattr(layer, kind)}
+    return found
 
 
 def model_of(change: Change) -> str | None:

@@ -73,10 +73,10 @@ class ConfigProblems(ConfigError):
         self.evidence["problems"] = [asdict(p) for p in problems]
 
 
-def not_configuration(file: str, data: Mapping[str, Any]) -> Iterator[Problem]:
-    """TOML can hold what no setting is: dates, infinity, not-a-number."""
+def not_configuration(file: str, data: Mapping[str, Any], *, dates: bool = False) -> Iterator[Problem]:
+    """TOML can hold what no setting is: dates (where `dates` does not allow them), infinity, not-a-number."""
     for key, value in _leaves(data, ""):
-        if isinstance(value, (dt.date, dt.time)):
+        if isinstance(value, (dt.date, dt.time)) and not (dates and type(value) is dt.date):
             yield Problem(file, key, f"found the date or time {value}", "no setting is a date; put text in quotes")
         elif isinstance(value, float) and not math.isfinite(value):
             yield Problem(file, key, f"found {value}", "a number must be finite")
@@ -272,7 +272,7 @@ def _dotted(data: Mapping[str, Any], steps: Sequence[str | int]) -> str | None:
     for step in steps:
         if isinstance(step, int):
             here = here[step] if isinstance(here, list) and step < len(here) else None
-            name = here.get("name") if isinstance(here, dict) else None
+            name = here.get("name") or here.get("id") if isinstance(here, dict) else None
             text += f"[{name if isinstance(name, str) and name else step}]"
         else:
             here = here.get(step) if isinstance(here, dict) else None

@@ -6,16 +6,20 @@ from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
+from orchestrator.catalogue.reading import CatalogueFile
 from orchestrator.config import ModelsFile, SettingsFile
 
 
 def schema() -> dict[str, Any]:
-    """One JSON schema (draft 2020-12) for both kinds of file: a file is either settings or models."""
-    _, document = models_json_schema([(SettingsFile, "validation"), (ModelsFile, "validation")])
+    """One JSON schema (draft 2020-12) for all kinds of file: one holds settings, models or a catalogue's tables."""
+    _, document = models_json_schema(
+        [(SettingsFile, "validation"), (ModelsFile, "validation"), (CatalogueFile, "validation")]
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Outrider configuration",
-        "description": "outrider.toml holds settings; each file of models.d/ holds [[model]] tables.",
-        "anyOf": [{"$ref": "#/$defs/SettingsFile"}, {"$ref": "#/$defs/ModelsFile"}],
+        "description": "outrider.toml holds settings; each file of models.d/ holds [[model]] tables; each of"
+        " catalog.d/ holds what the catalogue gets besides: [[image]], [[combination]], [[restriction]] and more.",
+        "anyOf": [{"$ref": "#/$defs/SettingsFile"}, {"$ref": "#/$defs/ModelsFile"}, {"$ref": "#/$defs/CatalogueFile"}],
         **document,
     }

@@ -48,6 +48,11 @@ class Paths:
         return self.config_dir / "models.d"
 
     @property
+    def catalog_d(self) -> Path:
+        """What its owner adds to the catalogue."""
+        return self.config_dir / "catalog.d"
+
+    @property
     def store(self) -> Path:
         """The weights: real files of our own."""
         return self.state_dir / "models"

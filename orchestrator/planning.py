@@ -90,7 +90,7 @@ class Planning:
         self.log_bytes = config.logs.engine_bytes
         """What the log of an engine that is started from now on may have. No part of a plan: it launches nothing."""
         self._cache = str(cache_folder(config.hub.cache))
-        self._catalogue: Catalogue = self._shipped.overlay(config.models, config.origins)
+        self._catalogue: Catalogue = config.laid_over(self._shipped)
         if self._images is not None:
             self._images.configure(self._catalogue)
         self.image_settings = config.images

@@ -24,6 +24,7 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
     """Read all files and explain every error with file, key and a hint."""
     from dataclasses import asdict
 
+    from orchestrator.catalogue.reading import files_in
     from orchestrator.config import ConfigProblems, exposure, load, model_files
     from orchestrator.errors import exit_code
 
@@ -37,7 +38,7 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
         raise typer.Exit(exit_code(error)) from error
     if (warning := exposure(config)) is not None:
         note(f"warning: {warning}")
-    files = [str(f) for f in (paths.config_file, *model_files(paths)) if f.exists()]
+    files = [str(f) for f in (paths.config_file, *model_files(paths), *files_in(paths.catalog_d, [])) if f.exists()]
     if as_json:
         print_json({"ok": True, "problems": [], "files": files, "models": [m.name for m in config.models]})
         return
@@ -61,13 +62,16 @@ def show(ctx: typer.Context, as_json: Json = False) -> None:
         print_json(document)
         return
     for section, values in document.items():
-        if isinstance(values, dict) and section != "origins":
+        if isinstance(values, dict) and section not in ("origins", "catalogue"):
             say(f"[{'engine' if section == 'defaults' else section}]")
             for key, value in values.items():
                 say(f"{key} = {_toml(value)}")
             say("")
     for model in document["models"]:
         say(f"model {model['name']}  ({document['origins'][model['name']]})")
+    for kind in ("origins", "dropped"):
+        for name, file in document["catalogue"][kind].items():
+            say(f"catalogue: {'no ' if kind == 'dropped' else ''}{name}  ({file})")
 
 
 @config_app.command()

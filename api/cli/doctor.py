@@ -150,7 +150,7 @@ def _plans(paths: Paths, facts: HostFacts) -> Iterator[Mapping[str, Any]]:
     except OutriderError as error:
         yield {"error": error.code}
         return
-    known = catalogue.shipped().overlay(config.models, config.origins)
+    known = config.laid_over(catalogue.shipped())
     for entry in known.models:
         try:
             planned = planner.plan(

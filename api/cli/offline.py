@@ -156,7 +156,7 @@ def host_facts(profile: str | None, file: Path | None) -> HostFacts:
 def _catalogue(config: Config) -> Catalogue:
     from orchestrator.catalogue import shipped
 
-    return shipped().overlay(config.models, config.origins)
+    return config.laid_over(shipped())
 
 
 @catalog_app.command("list")

@@ -56,6 +56,10 @@ class Situation:
     """Bytes of all its devices together."""
 
 
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,62}$")]
+"""What an entry without a name of its own is called, so that a user's file can replace or drop it."""
+
+
 class Limits(Frozen):
     """The most that is safe."""
 
@@ -72,7 +76,7 @@ class Restriction(Frozen):
     `warn`: the plan carries a reason, nothing else. Patterns are file-name patterns; an empty tuple names nothing.
     """
 
-    id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,62}$")]
+    id: Identifier
     runtime: Runtime
     effect: Literal["refuse", "limit", "set", "warn"]
     versions: VersionRange | None = None

@@ -9,12 +9,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from orchestrator.catalogue.restrictions import Restriction
+from orchestrator.catalogue.restrictions import Identifier, Restriction
 from orchestrator.catalogue.versions import VersionRange, in_range, version_numbers
 from orchestrator.config_problems import nearest
 from orchestrator.errors import NotFound
 from orchestrator.kinds import Backend, KvType
-from orchestrator.models import Frozen, ModelEntry, Runtime
+from orchestrator.models import Alias, Frozen, ModelEntry, Name, Runtime
 from orchestrator.plan import Evidence, Method
 
 __all__ = ["EMBEDDED_IMAGE", "Catalogue", "Combination", "ImageEntry", "VersionRange", "in_range", "version_numbers"]
@@ -81,16 +81,19 @@ class ImageEntry(Frozen):
 class Combination(Frozen):
     """What is known of a model, variant, runtime, device and method together.
 
-    Names are patterns. `gain` is single-stream decode next to no speculation, `crossover` the
-    number of running requests from which speculation no longer pays. A `proven` past `expires`
-    counts as `untried`, and so does one for another version.
+    Names are patterns; where several cover a candidate, `choosing.best` says which one speaks. `gain` is
+    single-stream decode next to no speculation, `crossover` the number of running requests from which
+    speculation no longer pays. A `proven` past `expires` counts as `untried`, and so does one for another version.
     """
 
+    id: Identifier
     model: str = "*"
     variant: str = "*"
     runtime: Runtime
     image: str = "*"
     arch: str = "*"
+    tensor_parallel: int | None = Field(default=None, gt=0)
+    """How many GPUs shared the model, where that matters."""
     method: Method
     drafter: str = "*"
     evidence: Evidence
@@ -98,6 +101,8 @@ class Combination(Frozen):
     draft_tokens: int | None = Field(default=None, gt=0, le=64)
     gain: float | None = Field(default=None, gt=0)
     crossover: int | None = Field(default=None, gt=0)
+    measured: tuple[tuple[Annotated[int, Field(gt=0)], Annotated[float, Field(gt=0)]], ...] = ()
+    """(requests at once, tokens a second of all together), as the source has them."""
     context_limit: int | None = Field(default=None, gt=0)
     kv: KvType | None = None
     attention_backend: str | None = None
@@ -107,10 +112,13 @@ class Combination(Frozen):
     note: str | None = None
 
     def covers(
-        self, *, model: str, variant: str, runtime: Runtime, image: str, arch: str, method: Method, drafter: str
-    ) -> bool:
+        self, *, model: str, variant: str, runtime: Runtime, image: str, arch: str, method: Method, drafter: str,
+        tensor_parallel: int = 1,
+    ) -> bool:  # fmt: skip
         """Whether it speaks about these (the version is judged apart)."""
         if self.runtime is not runtime or self.method is not method:
+            return False
+        if self.tensor_parallel not in (None, tensor_parallel):
             return False
         pairs = (
             (model, self.model),
@@ -122,14 +130,47 @@ class Combination(Frozen):
         return all(fnmatchcase(value, pattern) for value, pattern in pairs)
 
 
+class UnsupportedRuntime(Frozen):
+    """A runtime that people have and Outrider does not run: what it is, why not, and what does the same."""
+
+    name: Name
+    aliases: tuple[Alias, ...] = ()
+    """Other names of it, and of its program."""
+    what: str
+    why: str
+    instead: str
+    source: str
+    date: dt.date
+
+
+class Handled(Frozen):
+    """A known bug or limit that no launch can avoid, and what deals with it. `by` are files of this project."""
+
+    id: Identifier
+    runtime: Runtime | None = None
+    text: str
+    by: tuple[str, ...] = Field(min_length=1)
+    source: str
+    date: dt.date
+
+
 class Catalogue(Frozen):
-    """All that ships, with the user's models laid over it by name. `origins`: model -> file."""
+    """All that ships, with the user's laid over it. `origins`: model -> file; `sources`: the same for what else the
+    user's files define, by kind and name (`image vllm-cuda`)."""
 
     models: tuple[ModelEntry, ...] = ()
     images: tuple[ImageEntry, ...] = ()
     combinations: tuple[Combination, ...] = ()
     restrictions: tuple[Restriction, ...] = ()
+    runtimes: tuple[UnsupportedRuntime, ...] = ()
+    handled: tuple[Handled, ...] = ()
     origins: Mapping[str, str] = Field(default_factory=dict)
+    sources: Mapping[str, str] = Field(default_factory=dict)
+
+    def unsupported(self, name: str) -> UnsupportedRuntime | None:
+        """The runtime of this name or alias that is explained and refused."""
+        word = name.lower()
+        return next((r for r in self.runtimes if word in (r.name, *(alias.lower() for alias in r.aliases))), None)
 
     def model(self, name: str) -> ModelEntry | None:
         """By public name, else by alias (names win over aliases)."""

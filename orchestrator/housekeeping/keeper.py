@@ -78,7 +78,7 @@ class Housekeeping:
         except ConfigError as error:
             unread = (f"perhaps a file that cannot be read: {error.detail}",)
         else:
-            catalogues.append(shipped.overlay(written.models, written.origins))
+            catalogues.append(written.laid_over(shipped))
         pins = await self._c.store.pins()
         return claims.gather(
             self._deployments(),

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hosts.facts import Accelerator, HostFacts
-from orchestrator.catalogue.types import Catalogue, Combination, ImageEntry, in_range
+from orchestrator.catalogue import choosing
+from orchestrator.catalogue.types import Catalogue, Combination, ImageEntry
 from orchestrator.file_facts import FileFacts, FileProblem, Files, location, mismatch, no_mtp_head
 from orchestrator.image_needs import Unmet, unmet
 from orchestrator.models import Drafter, Format, ModelEntry, Runtime, Shape, Variant
@@ -262,21 +263,18 @@ def _candidate(
     drafter_file: FileFacts | None = None,
 ) -> Candidate:
     arch = group[0].arch or "unknown" if group else "cpu"
-    known = next(
-        (
-            c
-            for c in search.catalogue.combinations
-            if c.covers(
-                model=search.entry.name,
-                variant=variant.name,
-                runtime=image.runtime,
-                image=image.name,
-                arch=arch,
-                method=method,
-                drafter="" if drafter is None else drafter.name,
-            )
-        ),
-        None,
+    version = image.least_version
+    known = choosing.best(
+        search.catalogue.combinations,
+        model=search.entry.name,
+        variant=variant.name,
+        runtime=image.runtime,
+        image=image.name,
+        version=version,
+        arch=arch,
+        method=method,
+        drafter="" if drafter is None else drafter.name,
+        tensor_parallel=len(group) or 1,
     )
     return Candidate(
         group,
@@ -287,14 +285,6 @@ def _candidate(
         drafter,
         drafter_file,
         known,
-        _evidence(known, image, search.today),
+        choosing.worth(known, version, search.today),
         search.entry.name,
     )
-
-
-def _evidence(known: Combination | None, image: ImageEntry, today: dt.date | None) -> Evidence:
-    """A proof counts for its versions and until it expires; a refutation for its versions."""
-    if known is None or not in_range(image.version, known.versions):
-        return Evidence.UNTRIED
-    expired = known.expires is not None and today is not None and today > known.expires
-    return Evidence.UNTRIED if expired and known.evidence is Evidence.PROVEN else known.evidence

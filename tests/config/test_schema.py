@@ -26,8 +26,12 @@ def test_every_key_is_in_the_schema_and_nothing_else_is_allowed() -> None:
         assert table["additionalProperties"] is False
 
 
-def test_both_kinds_of_file_are_described() -> None:
-    assert [branch["$ref"] for branch in schema()["anyOf"]] == ["#/$defs/SettingsFile", "#/$defs/ModelsFile"]
+def test_all_kinds_of_file_are_described() -> None:
+    assert [branch["$ref"] for branch in schema()["anyOf"]] == [
+        "#/$defs/SettingsFile",
+        "#/$defs/ModelsFile",
+        "#/$defs/CatalogueFile",
+    ]
 
 
 def test_the_shipped_example_loads_and_shows_the_defaults() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hosts.facts import HostFacts
 from orchestrator import catalogue, planner, profiles
+from orchestrator.catalogue import reading
 from orchestrator.catalogue.types import in_range
 from orchestrator.errors import ConfigError, NotFound
 from orchestrator.file_facts import FileFacts, location
@@ -290,8 +291,8 @@ def test_a_name_that_nobody_has_gets_the_nearest(name: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("[[model]]\nname = 'a'\n", "model[0].variants"),
-        ("[[image]]\nname = 'a'\nfoo = 1\n", "image[0]"),
+        ("[[model]]\nname = 'a'\n", "model[a].variants"),
+        ("[[image]]\nname = 'a'\nfoo = 1\n", "image[a]"),
         ("[[combination]]\nruntime = 'vllm'\nmethod = 'dflush'\n", "combination[0]"),
         ("[[modell]]\n", "modell"),
         ("model = 3\n", "model"),
@@ -302,8 +303,8 @@ def test_bad_catalogue_files_name_file_and_key(tmp_path: Path, text: str, key: s
     file = tmp_path / "bad.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        catalogue.load([file])
-    assert caught.value.file == "bad.toml"
+        reading.catalogue([file], "here")
+    assert caught.value.file == str(file)
     assert key in caught.value.detail
 
 
