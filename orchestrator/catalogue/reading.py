@@ -1,8 +1,8 @@
 """Reads catalogue files: those that ship, and those of the user's `catalog.d`, which may also drop what ships.
 
 A file holds tables `[[model]]`, `[[image]]`, `[[combination]]`, `[[restriction]]`, `[[runtime]]` and `[[handled]]`.
-Models, images and runtimes are known by `name`, the others by `id`. A table of the user's replaces the shipped one of the
-same name whole; one with only its name and `disabled = true` drops it.
+Models, images and runtimes are known by `name`, the others by `id`. A table of the user's replaces the shipped one
+of the same name whole; one with only its name and `disabled = true` drops it.
 """
 
 from __future__ import annotations

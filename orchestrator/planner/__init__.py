@@ -30,6 +30,7 @@ from orchestrator.planner.placing import place
 from orchestrator.planner.ranking import Ranking
 from orchestrator.planner.rungs import ladder
 from orchestrator.planner.terms import Known, prepared
+from orchestrator.planner.unsupported import turned_down
 from orchestrator.planner.wishes import Preferences
 
 __all__ = ["Preferences", "changes", "default_threads", "plan", "resolve", "without_speculation"]
@@ -59,6 +60,9 @@ def plan(
     for a what-if that is none; everything else is in the answer. `measured` is what this host knows
     from running: it comes before known combinations, and those before priors.
     """
+    refused = turned_down(entry, catalogue, what_if)
+    if refused is not None:
+        return refused
     asked = what_if if isinstance(what_if, Preferences) else Preferences.from_what_if(what_if)
     wish = asked.over(Preferences.of(entry)).over(defaults or Preferences())
     places = of_host(facts, named_image(catalogue, wish))
