@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from api.cli import (
+    catalog,
     chat,
     completion,
     configuration,
@@ -88,6 +89,7 @@ for _module in (
     views,
     top,
     library,
+    catalog,
     offline,
     fit,
     configuration,

@@ -1,16 +1,16 @@
-"""`outrider probe`, `outrider plan` and `outrider catalog`: what needs no daemon."""
+"""`outrider probe` and `outrider plan`: what needs no daemon."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from api.cli.options import Json, Model, common
-from api.cli.output import amount, print_json, print_table, say
+from api.cli.output import print_json, say
 from orchestrator.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from orchestrator.plan import Planned
 
 REFUSED = 4
-catalog_app = typer.Typer(no_args_is_help=True, help="Look at the models, images and combinations that ship.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(probe)
     app.command()(plan)
-    app.add_typer(catalog_app, name="catalog")
 
 
 def probe(
@@ -157,79 +155,3 @@ def _catalogue(config: Config) -> Catalogue:
     from orchestrator.catalogue import shipped
 
     return config.laid_over(shipped())
-
-
-@catalog_app.command("list")
-def list_(ctx: typer.Context, as_json: Json = False) -> None:
-    """List models and images, the user's models among them."""
-    from orchestrator.config import load
-
-    catalogue = _catalogue(load(common(ctx).paths))
-    if as_json:
-        print_json(
-            {
-                "models": [
-                    {**m.model_dump(mode="json"), "origin": catalogue.origins.get(m.name)} for m in catalogue.models
-                ],
-                "images": [image.model_dump(mode="json") for image in catalogue.images],
-                "combinations": [known.model_dump(mode="json") for known in catalogue.combinations],
-            }
-        )
-        return
-    print_table(
-        ("MODEL", "VARIANTS", "DRAFTERS", "FROM"),
-        [
-            (
-                m.name,
-                ", ".join(v.name for v in m.variants),
-                ", ".join(f"{d.name} ({d.method})" for d in m.drafters) or "-",
-                catalogue.origins.get(m.name, "-"),
-            )
-            for m in catalogue.models
-        ],
-        empty="no models",
-    )
-    say("")
-    print_table(
-        ("IMAGE", "RUNTIME", "VERSION", "FOR", "REFERENCE"),
-        [
-            (i.name, i.runtime, i.version or "-", " ".join([i.vendor or "cpu", *i.arch]), i.reference)
-            for i in catalogue.images
-        ],
-        empty="no images",
-    )
-
-
-@catalog_app.command()
-def show(ctx: typer.Context, model: Model, as_json: Json = False) -> None:
-    """Show one model, and what is known of it on which hardware."""
-    from fnmatch import fnmatchcase
-
-    from orchestrator.config import load
-
-    catalogue = _catalogue(load(common(ctx).paths))
-    entry = catalogue.find(model)
-    known = [c for c in catalogue.combinations if fnmatchcase(entry.name, c.model)]
-    document: dict[str, Any] = {
-        **entry.model_dump(mode="json", exclude_none=True),
-        "origin": catalogue.origins.get(entry.name),
-        "combinations": [c.model_dump(mode="json", exclude_none=True) for c in known],
-    }
-    if as_json:
-        print_json(document)
-        return
-    aliases = f" ({', '.join(entry.aliases)})" if entry.aliases else ""
-    say(f"{entry.name}{aliases}, from {document['origin'] or 'nowhere'}")
-    print_table(
-        ("VARIANT", "FORMAT", "QUANTISATION", "WEIGHTS", "WHERE"),
-        [
-            (v.name, v.format, v.quantisation, amount(v.weight_bytes), v.path or v.repository or "-")
-            for v in entry.variants
-        ],
-        empty="no variants",
-    )
-    for drafter in entry.drafters:
-        say(f"drafter {drafter.name}: {drafter.method}, {drafter.path or drafter.repository}")
-    for c in known:
-        note = f": {c.note}" if c.note else ""
-        say(f"{c.evidence} {c.date}: {c.runtime} {c.method} on {c.arch}, variant {c.variant}{note} ({c.source})")

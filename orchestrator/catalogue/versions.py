@@ -46,6 +46,18 @@ def in_range(version: str | None, versions: str | None) -> bool:
     return True
 
 
+def contradictory(versions: str | None) -> bool:
+    """Whether no version can be in a range, for its bounds exclude each other."""
+    if not versions:
+        return False
+    bounds = [(m[1], version_numbers(m[2])) for term in versions.split(",") if (m := _TERM.match(term.strip()))]
+    lows = [(at, sign == ">") for sign, at in bounds if sign in (">", ">=", "==")]
+    highs = [(at, sign == "<") for sign, at in bounds if sign in ("<", "<=", "==")]
+    return any(
+        low > high or (low == high and (open_low or open_high)) for low, open_low in lows for high, open_high in highs
+    )
+
+
 def _range(text: str) -> str:
     wrong = [term for term in text.split(",") if not _TERM.match(term.strip())]
     if wrong:
