@@ -63,6 +63,7 @@ def understand(row: Row, runtime: Runtime, fork: bool) -> Understood:
     """Everything that can be known of a row. Raises `RowError` for facts that contradict each other."""
     basis = Basis()
     texts = named(row.model, row.quant, log_units=runtime is not Runtime.LLAMA_CPP)
+    texts = _as_run(texts, row, runtime)
     shape, missing = shape_of(row.facts, None if texts.known is None else texts.known.shape)
     if missing:
         basis.unknown["facts"] = f"facts lack {', '.join(missing)}"
@@ -98,6 +99,21 @@ def understand(row: Row, runtime: Runtime, fork: bool) -> Understood:
         row, runtime, fork, texts, shape, place, ranks, demand, weights, kv_known,
         bool(context and context.said), said, basis,
     )  # fmt: skip
+
+
+_IN_GGUF = {"bf16": "BF16", "f32": "F32", "mxfp4": "MXFP4"}
+_EXPERTS_ELSEWHERE = ("n_cpu_moe", "cpu_moe", "override_tensor", "ot")
+
+
+def _as_run(texts: Named, row: Row, runtime: Runtime) -> Named:
+    """The texts as the runtime takes them: llama.cpp has files of its own kinds, and may leave experts to the CPU."""
+    if runtime is not Runtime.LLAMA_CPP:
+        return texts
+    elsewhere = any(row.launch.get(key) for key in _EXPERTS_ELSEWHERE)
+    kind = texts.quantisation
+    if kind is not None and not kind.gguf:
+        kind = Quantisation(_IN_GGUF[kind.kind], True, kind.qat) if kind.kind in _IN_GGUF else None
+    return replace(texts, quantisation=kind, experts_in_ram=texts.experts_in_ram or elsewhere)
 
 
 def _device_basis(place: Device, row: Row, basis: Basis) -> None:

@@ -104,7 +104,7 @@ def device(gpu: str | None, memory: int | None, runtime: Runtime, version: str |
         text_has_decimals = re.search(r"\d\.\d+ ?gib|\d+ ?mib", low) is not None
         usable, how, nominal = (min(sizes), "printed", None) if text_has_decimals else _usable(min(sizes), card)
         return Device(count, usable, backend, unified, how, nominal, None, per_device, each)
-    if card is None or not card.sizes:
+    if card is None or not card.sizes or " + " in low:  # cards that differ are no row of equal ones
         return Device(count, None, backend, unified, "unknown", per_device=per_device)
     nominal, usable_gib = card.sizes[0]
     smallest = int(min(usable for _, usable in card.sizes) * GIB) if len(card.sizes) > 1 else None

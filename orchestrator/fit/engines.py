@@ -56,11 +56,16 @@ def vllm(row: Understood) -> Answer:
     told = row.row.launch.get("kv_cache_memory_bytes", row.row.launch.get("kv_cache_memory"))
     pool = counted.bytes if counted is not None else told
     available = left.available if told is None else Estimate(told, told, told)
-    if pool is None and available is not None:
-        pool = int(available.mid)
     figures = left.figures
+    if available is not None and available.mid <= 0 and not row.quantisation_said:
+        # in 16 bit it does not fit at all: then it is quantised, and nothing of this is known
+        row.basis.unknown["weights"] = "no quantisation is given, and in 16 bit it would not fit"
+        figures = {key: value for key, value in figures.items() if key == "budget_gib"}
+        return Answer(_judge(row, demand, available), figures, ("budget_gib",))
+    if pool is None and available is not None and _share_said(row):
+        pool = int(available.mid)
     if row.shape is not None and row.kv_known:
-        figures |= _held(demand, pool, row)
+        figures |= _held(demand, pool if pool is not None or available is None else int(available.mid), row)
     if pool is not None:
         figures["kv_gib"] = _gib(pool)
     if row.weights is not None:
@@ -69,6 +74,10 @@ def vllm(row: Understood) -> Answer:
     exact = ("needed_gib", "attn_block_size", "budget_gib", *(("kv_gib", "max_concurrency") if counted else ()))
     calibrated = ("available_gib", "activation_peak_gib", "non_torch_gib", "cudagraph_gib", "total_gib")
     return Answer(judged, figures, exact, calibrated + (() if counted else ("kv_gib", "kv_tokens")))
+
+
+def _share_said(row: Understood) -> bool:
+    return row.row.stated.budget is not None or budget.utilisation(row.row).said
 
 
 def _drafter(row: Understood) -> int:

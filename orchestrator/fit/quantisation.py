@@ -89,8 +89,9 @@ def parse(text: str) -> Quantisation | None:
     plain = next((kind for word, kind in _WORDS if re.search(word, low)), None)
     if plain is None:
         return None
-    gguf = "gguf" in low and plain == "bf16"
-    return Quantisation("BF16" if gguf else plain, gguf, qat)
+    if "gguf" in low and plain == "bf16":
+        return Quantisation("BF16" if re.search(r"bf16|bfloat16", low) else "F16", True, qat)
+    return Quantisation(plain, False, qat)
 
 
 _WORDS = (

@@ -117,3 +117,29 @@ def test_slots_of_llama_server_by_build() -> None:
     assert modern["rs_gib"] == pytest.approx(4 * older["rs_gib"], rel=0.001)
     assert modern["kv_gib"] == older["kv_gib"]
     assert "4 slots" in modern["assumed"]["parallel"]
+
+
+def test_a_pool_is_forecast_only_where_the_share_is_said() -> None:
+    row = {"engine": "vllm", "engine_version": "0.27.1", "model": "Qwen/Qwen3-8B", "gpu": "RTX 3090", "gpu_mem_gib": 24}
+    said = answer(**row, launch={"gpu_memory_utilization": 0.9}, ctx_per_request=8192)
+    assumed = answer(**row, ctx_per_request=8192)
+    assert said["kv_gib"] == said["available_gib"]
+    assert "kv_gib" not in assumed
+    assert assumed["available_gib"] > said["available_gib"]
+
+
+def test_a_model_without_a_quantisation_that_would_not_fit_is_quantised_somehow() -> None:
+    row = {"engine": "vllm", "model": "Qwen3.6-27B", "gpu": "RTX 3090", "gpu_mem_gib": 24, "kv_dtype": "fp8"}
+    found = answer(**row, ctx_per_request=8192)
+    assert found["verdict"] == "unknown"
+    assert "weights_gib" not in found
+    assert answer(**row, ctx_per_request=262144)["verdict"] == "too_big"  # not in four bits either
+
+
+def test_experts_left_to_the_cpu_leave_the_device_unknown() -> None:
+    row = {"engine": "llama.cpp", "gpu": "RTX 3090", "model": "gpt-oss-120b F16 gguf", "ctx_per_request": 32768}
+    everything = answer(**row, parallel=1)
+    assert everything["verdict"] == "too_big"
+    held = everything["weights_gib"] + everything["host_weights_gib"]
+    assert held == pytest.approx(60.87, rel=0.001)  # the file, as ggml-org/llama.cpp#15105 has it
+    assert answer(**row, parallel=1, launch={"n_cpu_moe": 30})["verdict"] == "unknown"
