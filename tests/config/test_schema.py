@@ -48,3 +48,8 @@ def test_the_example_names_every_setting() -> None:
         body = text.partition(f"\n[{table}]")[2].partition("\n[")[0]
         kind = type(field.default)
         assert {key for key in kind.model_fields if f"{key} = " not in body} == set(), table
+
+
+def test_a_catalogue_table_may_only_drop_what_ships() -> None:
+    table = schema()["$defs"]["CatalogueFile"]["properties"]["restriction"]["items"]["anyOf"][1]
+    assert (table["required"], table["additionalProperties"]) == (["id", "disabled"], False)
