@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -62,12 +62,7 @@ class Batching(Row):
 
     def factor(self, concurrency: int) -> float:
         """Between two numbers the logarithm is interpolated, beyond the last it stays."""
-        points = list(zip(self.at, self.times, strict=True))
-        for (low, less), (high, more) in pairwise(points):
-            if low <= concurrency <= high:
-                part = math.log(concurrency / low) / math.log(high / low)
-                return float(less * (more / less) ** part)
-        return points[-1][1]
+        return interpolated(self.at, self.times, concurrency)
 
 
 class Gain(Row):
@@ -92,6 +87,18 @@ class Quality(Frozen):
     source: str
 
 
+class Room(Frozen):
+    """What a context that nobody asked for is worth next to a long one."""
+
+    at: tuple[int, ...]
+    worth: tuple[float, ...]
+    source: str
+
+    def factor(self, context: int) -> float:
+        """Between two contexts the logarithm is interpolated; below the first and beyond the last it stays."""
+        return interpolated(self.at, self.worth, context)
+
+
 class Priors(Frozen):
     """All of them."""
 
@@ -100,6 +107,23 @@ class Priors(Frozen):
     gain: tuple[Gain, ...]
     draft: tuple[Draft, ...]
     quality: tuple[Quality, ...]
+    room: Room
+
+
+def interpolated(at: Sequence[int], values: Sequence[float], where: int) -> float:
+    """A value between the points around it, on logarithmic scales; before the first and after the last it stays.
+
+    >>> interpolated((1, 4), (1.0, 4.0), 2), interpolated((2, 4), (0.5, 1.0), 1), interpolated((2, 4), (0.5, 1.0), 9)
+    (2.0, 0.5, 1.0)
+    """
+    points = list(zip(at, values, strict=True))
+    if where <= at[0]:
+        return values[0]
+    for (low, less), (high, more) in pairwise(points):
+        if low <= where < high:
+            part = math.log(where / low) / math.log(high / low)
+            return float(less * (more / less) ** part)
+    return values[-1]
 
 
 @cache
@@ -132,6 +156,12 @@ def quality(quantisation: str) -> float:
     """What answers of these weights are worth; 1 where no row speaks about them."""
     rows = shipped().quality
     return next((r.worth for r in rows if any(fnmatchcase(quantisation, p) for p in r.quantisation)), 1.0)
+
+
+@cache
+def room(context: int) -> float:
+    """What a context that nobody asked for is worth next to a long one."""
+    return shipped().room.factor(context)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.measured import Measured, Speed
@@ -11,7 +11,7 @@ from orchestrator.planner import priors
 from orchestrator.planner.building import has_schedule
 from orchestrator.planner.candidates import AUTO
 from orchestrator.planner.fitting import Fitted
-from orchestrator.planner.placing import cramped
+from orchestrator.planner.placing import ROOMY, cramped
 from orchestrator.planner.scoring import Sized, gain_at, lightest, load_s, ran, score, seen, units
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import adapter
@@ -38,7 +38,8 @@ class Ranking:
         """The order of these."""
         proven = frozenset(_engine(f) for f, _ in built if f.candidate.evidence is Evidence.PROVEN)
         roomy = [f.candidate.tensor_parallel for f, _ in built if not cramped(f, wish)]
-        made = cls(wish, measured, variants, lightest(f.candidate for f, _ in built), proven, min(roomy, default=1))
+        most = max((f.candidate.tensor_parallel for f, _ in built), default=1)  # where all are cramped, none is frugal
+        made = cls(wish, measured, variants, lightest(f.candidate for f, _ in built), proven, min(roomy, default=most))
         return replace(made, unit=units((made._sized(*pair) for pair in built), measured))
 
     @property
@@ -93,7 +94,8 @@ class Ranking:
         if not built:
             return []
         best = self.score(*built[0])
-        first = [(built[0][0], self._with(built[0], self._best(built)))]
+        fitted, plan = built[0][0], self._with(built[0], self._best(built))
+        first = [(fitted, replace(plan, reasons=(*plan.reasons, *self._longer(built))))]
         return first + [(pair[0], self._with(pair, self._next(pair, best))) for pair in built[1:]]
 
     def _with(self, pair: Built, text: str) -> Plan:
@@ -119,6 +121,26 @@ class Ranking:
         if candidate.target is None and share > 1:
             return "its weights would have to be fetched first"
         return f"{share:.0%} of the chosen plan's worth {self._there()} (speed, room and evidence)"
+
+    def _longer(self, built: Sequence[Built]) -> Iterator[Reason]:
+        """Where the best has little context: what has more of it, and how to ask for that."""
+        fitted, plan = built[0]
+        if not cramped(fitted, self.wish):
+            return
+        enough = min(ROOMY, fitted.candidate.shape.max_context or ROOMY) if fitted.candidate.shape else ROOMY
+        longer = [pair for pair in built[1:] if pair[1].context > plan.context]
+        other = next((pair for pair in longer if pair[1].context >= enough), next(iter(longer), None))
+        if other is None:
+            return
+        share = self.score(*other) / self.score(fitted, plan)
+        named, context = other[1], min(other[1].context, enough)
+        with_method = f"with {named.method}" if named.method is not Method.NONE else "without speculation"
+        yield Reason(
+            "little_context",
+            f"{plan.context} tokens are little for agents; {named.runtime} {named.variant} {with_method} holds"
+            f" {named.context} at {share:.0%} of the worth: `outrider plan {plan.model} --what-if context={context}`",
+            priors.shipped().room.source,
+        )
 
     def _there(self) -> str:
         return "for one request" if self.concurrency == 1 else f"at {self.concurrency} requests at once"

@@ -33,7 +33,7 @@ AGAINST_ADVICE = 0.6
 """What is left where a wish stands against settings that are known to be needed: 74 of 132 tok/s for DFlash2 with an
 fp8 KV cache on two RTX 3090 (club-3090 @4a29ab57 BENCHMARKS.md)."""
 TIGHT = 8192
-"""A context below this is worth less, unless the model has no longer one."""
+"""A context below this is taken only where nothing that can be given up unasked makes it longer."""
 SCHEDULED = 0.9
 """What is left above the crossover where the engine itself stops drafting there: the drafter still takes memory, and
 the switch has been seen to fail (vllm#49548)."""
@@ -170,9 +170,7 @@ def _room(sized: Sized) -> float:
     if sized.asked_context:
         return 1.0
     longest = None if sized.candidate.shape is None else sized.candidate.shape.max_context
-    if sized.context >= min(TIGHT, longest or TIGHT):
-        return 1.0
-    return 0.7 if 2 * sized.context >= TIGHT else 0.4
+    return 1.0 if longest is not None and sized.context >= longest else priors.room(sized.context)
 
 
 def load_s(candidate: Candidate, measured: Mapping[Ran, float], prior: float) -> float:

@@ -84,3 +84,35 @@ def test_the_time_of_a_load_decides_between_equals_only() -> None:
     first, second = plans("qwen3.8-27b", runtime="llama.cpp", method="dflash", context=8192)[:2]
     slow = Measured(load_s={ran(first): 9000.0, ran(second): 1.0})
     assert plans("qwen3.8-27b", slow, runtime="llama.cpp", method="dflash", context=8192)[0].digest == first.digest
+
+
+def test_a_context_that_nobody_asked_for_is_worth_more_the_longer_it_is() -> None:
+    worth = [priors.room(context) for context in (1024, 2048, 3000, 4096, 8192, 12288, 16384, 20000, 32768, 131072)]
+    assert worth == sorted(worth)
+    assert worth[0] == worth[1] == 0.4
+    assert worth[-1] == worth[-2] == 1.0
+    assert worth[5] - worth[4] > 0.1
+
+
+def test_a_little_speed_is_given_up_for_a_usual_context() -> None:
+    """One RTX 3090: the drafter of Qwen3.6-27B leaves 8K, its MTP head 64K."""
+    unasked = planner.plan(SHIPPED.find("qwen3.6-27b"), SERVER, SHIPPED, {}).plan
+    assert unasked is not None
+    assert (unasked.method, unasked.context >= 32768) == (Method.MTP, True)
+    asked = planner.plan(SHIPPED.find("qwen3.6-27b"), SERVER, SHIPPED, {}, what_if={"context": 8192}).plan
+    assert asked is not None
+    assert asked.method is Method.DFLASH  # who says that 8K are enough has the speed
+
+
+def test_little_context_is_told_with_what_would_hold_more() -> None:
+    """... and the command that is named gives just that."""
+    best = planner.plan(SHIPPED.find("qwen3.8-27b"), SERVER, SHIPPED, {}).plan
+    assert best is not None
+    assert best.context < 32768
+    (told,) = [r.text for r in best.reasons if r.code == "little_context"]
+    wish = told.partition("--what-if ")[2].strip("`").split("=")
+    longer = planner.plan(SHIPPED.find("qwen3.8-27b"), SERVER, SHIPPED, {}, what_if={wish[0]: wish[1]}).plan
+    assert longer is not None
+    assert f"{longer.runtime} {longer.variant} with {longer.method} holds" in told
+    assert longer.context == 32768
+    assert "little_context" not in {r.code for r in longer.reasons}

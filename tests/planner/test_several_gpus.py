@@ -105,3 +105,11 @@ def test_what_does_not_fit_names_the_weights_that_do() -> None:
     assert texts
     assert all("but variant w4a16 or q4-k-m" in text for text in texts)
     assert not any("but variant" in r.text for r in make("qwen3.8-27b", host(1)).rejected if r.variant == "w4a16")
+
+
+def test_a_second_gpu_is_taken_where_one_leaves_a_cramped_context() -> None:
+    """Qwen3-32B on two RTX 3090: 8K on one of them; the other would lie idle."""
+    one, two = best("qwen3-32b", host(1)), best("qwen3-32b", host(2))
+    assert one.context < 16384 <= two.context
+    assert two.devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
+    assert best("qwen3-32b", host(2), context=8192).devices == ("nvidia.com/gpu=0",)
