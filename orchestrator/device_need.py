@@ -93,7 +93,7 @@ def need(
         return Need((), (named,), f"its image {named.name} is for {_vendors((named,))}")
     if entry.runtime is None or image is not None:
         return None
-    able = tuple(i for i in images if i.runtime is entry.runtime)
+    able = tuple(i for i in images if i.runtime is entry.runtime and not i.by_name)
     if not able or any(i.vendor is None for i in able):
         return None
     return Need((), able, f"its runtime {entry.runtime.value} has images for {_vendors(able)} alone")

@@ -11,6 +11,8 @@ What is fetched is kept in $OUTRIDER_TEST_CACHE, by default in `.cache/tests` of
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,37 @@ def embedded_image(podman_socket: str, xllamacpp_wheel: Path, test_cache: Path) 
             await podman.close()
 
     return run_apart(ensure())
+
+
+GPU_WORDS = """#!/usr/bin/python3 -sEB
+import sys
+
+from containers.embedded.launcher import main
+
+words = sys.argv[1:]
+for name in ("--device", "--split-mode", "--fit"):
+    while name in words:
+        at = words.index(name)
+        del words[at : at + 2]
+sys.exit(main(words))
+"""
+
+
+@pytest.fixture(scope="session")
+def gpu_stand_in(embedded_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The id of an image that stands for one with a GPU's engine: the embedded engine, which passes over the words
+    that name GPUs."""
+    folder = tmp_path_factory.mktemp("gpu-image")
+    (folder / "llama-server").write_text(GPU_WORDS)
+    (folder / "llama-server").chmod(0o755)
+    (folder / "Containerfile").write_text(f"FROM {embedded_image}\nCOPY llama-server /app/llama-server\n")
+    made = subprocess.run(
+        ["podman", "build", "--quiet", "--layers=false", "--network=none", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout.strip()
+    image_id = made.splitlines()[-1].removeprefix("sha256:")
+    yield f"sha256:{image_id}"
+    subprocess.run(["podman", "rmi", "-f", image_id], capture_output=True, timeout=60, check=False)

@@ -48,11 +48,11 @@ _STEPS: Mapping[str, tuple[str, str, str]] = {
     "huggingface-cli": ("download", "download_not_needed", "`outrider model pull` fetches weights into the store"),
     "wget": ("download", "download_not_needed", "`outrider model pull` fetches weights into the store"),
     "curl": ("client", "client", "a request to a server: the gateway answers at http://127.0.0.1:8080/v1"),
-    "dflash": ("client", "client", "a client and benchmark of a server: `outrider bench`, or any OpenAI client at "
-               "http://127.0.0.1:8080/v1"),
+    "dflash": ("client", "client", "a client and benchmark of a server: it works with the gateway, "
+               "`--base-url http://127.0.0.1:8080`"),
     "torchrun": ("training", "training", "training a drafter is not serving: give the finished drafter to a model"),
     "accelerate": ("training", "training", "training is not serving"),
-    "llama-bench": ("client", "client", "a benchmark: `outrider bench`"),
+    "llama-bench": ("client", "client", "a benchmark, which loads a model of its own: it serves nobody"),
     "llama-cli": ("client", "client", "a program of its own: `outrider run MODEL` talks to a deployment"),
 }  # fmt: skip
 _SHELL = frozenset(

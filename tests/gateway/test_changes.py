@@ -176,10 +176,10 @@ async def test_thousands_of_models_that_come_and_go_leave_nothing(gateway: Insid
 async def test_a_big_table_is_taken_in_a_moment(gateway: Inside) -> None:
     models = [_many(gateway, str(number)) for number in range(5000)]
     gateway.publish(models)
-    began = time.perf_counter()
+    began = time.process_time()  # not the wall's: others use this machine too
     models[7]["state"] = "draining"
     gateway.publish(models)
-    assert time.perf_counter() - began < 1.0, "streams stand still meanwhile"
+    assert time.process_time() - began < 1.0, "streams stand still meanwhile"
 
 
 async def test_hostile_names_make_no_labels(gateway: Inside) -> None:

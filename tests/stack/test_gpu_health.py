@@ -112,9 +112,9 @@ def events(stack: Stack, code: str) -> list[Any]:
 
 
 def test_a_gpu_is_lost_and_comes_back_and_a_driver_is_upgraded_under_the_daemon(
-    stack: Stack, rig: Rig, embedded_image: str, test_models: Path
+    stack: Stack, rig: Rig, gpu_stand_in: str, test_models: Path
 ) -> None:
-    stack.define("m", test_models / g.TARGET, method="none", image=embedded_image)
+    stack.define("m", test_models / g.TARGET, method="none", image=gpu_stand_in)
     assert stack.send("POST", "/api/v1/reload", {}).status_code == 200
     stack.start("m")
     first = stack.deployment("m")["engine"]
