@@ -27,9 +27,9 @@ class ImageEntry(Frozen):
     """A container image that can run a runtime, and what it needs of the host.
 
     `vendor` None is an image for the CPU. `arch` are patterns (`sm_[89]*`); none means any of
-    the vendor's. `slots` limits how many sequences a method may have in this build. `speed` is
-    a prior: single-stream decode next to llama.cpp on the same device. `digest` is what the
-    reference is to mean, until a person pins another.
+    the vendor's. `speed` is a prior: single-stream decode next to llama.cpp on the same device.
+    `digest` is what the reference is to mean, until a person pins another. What is known to go wrong with it
+    is a `Restriction` that names it.
 
     What it needs of the host: `machine` are the architectures it was built for, in the words of images
     (`amd64`); `driver` the oldest NVIDIA driver, `cuda` the CUDA version of its libraries (a driver of the
@@ -46,7 +46,6 @@ class ImageEntry(Frozen):
     """The oldest version that a moving tag can mean by now, where `version` is not known."""
     vendor: str | None = None
     arch: tuple[str, ...] = ()
-    unified: bool | None = None
     digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     machine: tuple[str, ...] = ()
     driver: str | None = None
@@ -57,9 +56,6 @@ class ImageEntry(Frozen):
     needs_source: str | None = None
     profile: str = "strict"
     prefix: tuple[str, ...] = ()
-    methods: tuple[Method, ...] = ()
-    slots: Mapping[Method, int] = Field(default_factory=dict)
-    eager: bool = False
     shm: int | None = Field(default=None, gt=0)
     speed: float = Field(default=1.0, gt=0)
     by_name: bool = False

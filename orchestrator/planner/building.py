@@ -17,7 +17,7 @@ from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Var
 from orchestrator.plan import MODEL_FOLDER, PORT, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate
 from orchestrator.planner.fitting import Fitted
-from orchestrator.planner.terms import eager_of, prefix_caching_of
+from orchestrator.planner.terms import prefix_caching_of
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import LaunchRequest, adapter
 from orchestrator.runtimes.vllm_speculation import can_schedule
@@ -151,7 +151,7 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         memory_share=_share(fitted),
         state_bits=demand.state_bits,
         batch=demand.batch if candidate.image.runtime is Runtime.VLLM else None,
-        eager=eager_of(candidate, settings),
+        eager=bool(settings.eager),
         mla=candidate.shape is not None and candidate.shape.kv_lora_rank is not None,
         hybrid=candidate.shape is not None and candidate.shape.linear_layers > 0,
         prefix_caching=prefix_caching_of(candidate, settings),

@@ -192,7 +192,7 @@ def _methods(
     adapter = ADAPTERS[image.runtime]
     for method in (*AUTO, Method.NONE) if asked is None else (asked,):
         bare = _candidate(search, variant=variant, file=file, group=group, image=image, method=method)
-        if method not in adapter.methods or (image.methods and method not in image.methods):
+        if method not in adapter.methods:
             if asked is not None:
                 yield bare.reject("method_unsupported", f"{image.runtime.value} ({image.name}) has no {method}")
         elif method is Method.MTP:

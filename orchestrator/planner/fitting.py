@@ -20,7 +20,6 @@ from orchestrator.planner.terms import (
     Size,
     Terms,
     applicable,
-    eager_of,
     kv_of,
     prefix_caching_of,
     refuses,
@@ -125,26 +124,20 @@ def _bounds(candidate: Candidate, wish: Preferences, terms: Terms) -> Bounds | R
                 return candidate.reject("context_limit", text, source)
             reasons.append(Reason("context_risky", f"{text}, and was asked for", source))
         most = min(most, bound)
-    slots, why, source = _slots(candidate, terms)
-    if slots is not None and wish.parallel is not None and wish.parallel > slots:
-        text = f"{wish.parallel} sequences at once are asked for, {slots} are safe with {candidate.method}: {why}"
-        return candidate.reject("too_many_slots", f"{text}; take parallel {slots}, or another method", source)
-    return Bounds(min(most, longest or most), slots, tuple(reasons))
+    safe = terms.most("parallel")
+    if safe is not None and wish.parallel is not None and wish.parallel > safe[0]:
+        slots, limit = safe
+        text = f"{wish.parallel} sequences at once are asked for, {slots} are safe with {candidate.method}"
+        return candidate.reject(
+            "too_many_slots", f"{text}: {limit.text}; take parallel {slots}, or another method", limit.source
+        )
+    return Bounds(min(most, longest or most), None if safe is None else safe[0], tuple(reasons))
 
 
 def _most_unasked(candidate: Candidate) -> int:
     if candidate.device is None:
         return sizes.MOST_CPU
     return sizes.MOST_SHARED if candidate.device.unified else sizes.MOST_GPU
-
-
-def _slots(candidate: Candidate, terms: Terms) -> tuple[int | None, str, str]:
-    """How many sequences are safe with this method in this image, why, and who says so; None is no limit."""
-    image = candidate.image
-    limit, strict = image.slots.get(candidate.method), terms.most("parallel")
-    if strict is not None and (limit is None or strict[0] <= limit):
-        return strict[0], strict[1].text, strict[1].source
-    return limit, f"{image.name} bears no more", image.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +220,7 @@ class _Search:
             backend=candidate.image.backend,
             kv=kv_of(candidate, settings),
             batch=_batch(candidate, terms),
-            eager=eager_of(candidate, settings),
+            eager=bool(settings.eager),
             tensor_parallel=candidate.tensor_parallel,
             version=candidate.image.least_version,
             unified=None if device is None else device.unified,

@@ -111,7 +111,17 @@ def images(
         like = next((image for image in fitting if not image.by_name), fitting[0])
         # ... but what that one needs is no word about this one
         update: dict[str, object] = dict.fromkeys(
-            ("version", "digest", "driver", "cuda", "kernel", "compressed_bytes", "size_bytes", "needs_source")
+            (
+                "version",
+                "at_least",
+                "digest",
+                "driver",
+                "cuda",
+                "kernel",
+                "compressed_bytes",
+                "size_bytes",
+                "needs_source",
+            )
         )
         update |= {"name": "custom", "reference": wish.image, "machine": (), "source": "named by the user"}
         yield like.model_copy(update=update)

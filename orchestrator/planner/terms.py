@@ -120,11 +120,6 @@ def kv_of(candidate: Candidate, settings: Settings) -> KvType:
     return KvType.F16 if candidate.image.runtime is Runtime.LLAMA_CPP else KvType.BF16
 
 
-def eager_of(candidate: Candidate, settings: Settings) -> bool:
-    """Whether it runs without graphs: what was settled, else the image's way."""
-    return candidate.image.eager if settings.eager is None else settings.eager
-
-
 def prefix_caching_of(candidate: Candidate, settings: Settings) -> bool:
     """Whether prompts' beginnings are kept: what was settled, else not for hybrids, whose state is no cache of
     tokens (vLLM keeps it twice then)."""
@@ -155,7 +150,7 @@ def situation(candidate: Candidate, settings: Settings, size: Size) -> Situation
         kv=kv_of(candidate, settings),
         attention_backend=settings.attention_backend,
         prefix_caching=prefix_caching_of(candidate, settings),
-        eager=eager_of(candidate, settings),
+        eager=bool(settings.eager),
         context=size.context,
         parallel=size.parallel,
         draft_tokens=size.draft_tokens,

@@ -146,7 +146,7 @@ class Sglang:
         if request.schedule:
             text = "SGLang has no table of draft lengths by running requests"
             return Reason("schedule", text, "SGLang 0.5.23 srt/speculative/adaptive_spec_params.py")
-        return _refused_version(request) or _refused_device(request) or _refused_kv(request)
+        return _refused_version(request) or _refused_kv(request)
 
     def parse_metrics(self, text: str) -> EngineCounters:
         return EngineCounters(**samples(text, _METRICS))
@@ -255,20 +255,6 @@ def _refused_version(request: LaunchRequest) -> Reason | None:
     ):
         text = f"SGLang of {version} is not known to take a drafter's own KV type, 0.5.18 does"
         return Reason("version", text, "SGLang 0.5.12's and 0.5.18's own parsers")
-    return None
-
-
-def _refused_device(request: LaunchRequest) -> Reason | None:
-    """What is known to fail on a GPU, whatever the flags."""
-    if not _ampere(request.arch):
-        return None
-    if request.method in (Method.MTP, Method.EAGLE3):
-        text = f"MTP and EAGLE-3 hang on {request.arch}, with a healthy face, until a watchdog ends them after 300 s"
-        return Reason("known_hang", text, "sglang#35822")
-    eager = request.eager if request.settings.eager is None else request.settings.eager
-    if not eager and in_range(request.version, "<=0.5.12"):
-        text = f"capturing CUDA graphs hangs on {request.arch} in this version, and without them it is slow"
-        return Reason("known_hang", text, "club-3090 docs/engines/SGLANG.md: 0.5.12 on RTX 3090s")
     return None
 
 

@@ -1,8 +1,7 @@
 """vLLM: CUDA, ROCm (gfx1151 and CDNA) and CPU flavours.
 
 Which version knows which word is in `vllm_flags`, attention rules in `vllm_attention`, drafting in
-`vllm_speculation`, dying words in `vllm_failures`. Settings for gfx1151 are hec-ovi/vllm-awq4-qwen @da472c70's,
-found one crash at a time.
+`vllm_speculation`, dying words in `vllm_failures`. What a GPU needs besides is in the catalogue's restrictions.
 """
 
 from __future__ import annotations
@@ -44,13 +43,6 @@ _CACHE_ENV = {
     "VLLM_CACHE_ROOT": "/cache/vllm",
     "TRITON_CACHE_DIR": "/cache/triton",
     "TORCHINDUCTOR_CACHE_DIR": "/cache/inductor",
-}
-_GFX1151 = {
-    "VLLM_ROCM_USE_AITER": "0",  # "GPU archs gfx1151 invalid" else (kyuz0-vllm#73)
-    "VLLM_USE_TRITON_AWQ": "1",
-    "VLLM_DISABLE_COMPILE_CACHE": "1",
-    "HSA_NO_SCRATCH_RECLAIM": "1",  # segfault in scratch reclaim (vllm#37472)
-    "MIOPEN_FIND_MODE": "FAST",  # the search hangs (vllm#36598)
 }
 _GIB = 1 << 30
 _CPU_POOL_FLAG = "0.32.0"
@@ -198,8 +190,6 @@ def _environment(request: LaunchRequest) -> dict[str, str]:
             env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, math.ceil(request.kv_pool / _GIB)))
     elif request.schedule:
         env["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # the schedule collapses on the older one (vllm#49548)
-    if request.arch == "gfx1151":
-        env |= _GFX1151
     return env | dict(request.settings.env)
 
 

@@ -177,8 +177,6 @@ def test_settings_come_first() -> None:
         (replace(CUDA, attention_backend="FLASH_ATTN", arch="sm_120"), "attention_backend"),
         (replace(CUDA, attention_backend="FLASH_ATTN", arch="sm_86", mla=True), "attention_backend"),
         (replace(CUDA, attention_backend="FLASH_ATTN", kv=KvType.FP8_E5M2), "attention_backend"),
-        (replace(DFLASH, method=Method.MTP, arch="sm_86"), "known_hang"),
-        (replace(OLD, arch="sm_86"), "known_hang"),
         (replace(DFLASH, version=None, settings=Settings(draft_kv=KvType.FP8)), "version"),
     ],
 )

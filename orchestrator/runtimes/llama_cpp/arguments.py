@@ -32,16 +32,12 @@ QUANTISED = frozenset(KV_TYPES) - {KvType.F32, KvType.F16, KvType.BF16}
 
 BATCH = 2048
 """llama.cpp's own -b: the most tokens of one llama_decode, which -ub cuts into pieces."""
-SIMPLE_P_MIN = 0.75
-"""For draft-simple: 0.75 was llama.cpp's own default until b9235 made it 0.0, and acceptance fell from 0.94 to
-0.30 (llama.cpp#25792)."""
 
 DEVICE_NAMES: Mapping[Backend, str] = {Backend.CUDA: "CUDA", Backend.ROCM: "ROCm", Backend.VULKAN: "Vulkan"}
 """ggml-cuda.h:11-17 `GGML_CUDA_NAME`, ggml-vulkan.cpp `GGML_VK_NAME`; a number follows, from 0 in each container."""
 
 TENSOR_SPLIT_KV = 10793
 """The first build read that splits a quantised KV cache by tensors; b9294 refuses it (llama-context.cpp:3407)."""
-GFX1151 = frozenset({"gfx1151", "gfx1150"})
 
 
 def argv(request: LaunchRequest) -> list[str]:
@@ -59,10 +55,7 @@ def argv(request: LaunchRequest) -> list[str]:
 
 def env(request: LaunchRequest) -> dict[str, str]:
     """The environment. The key comes by it, for argv is seen by every `ps`. Ours wins over what was settled."""
-    found = dict(request.settings.env)
-    if request.backend is Backend.ROCM and request.arch in GFX1151:
-        found.setdefault("HSA_NO_SCRATCH_RECLAIM", "1")  # a segmentation fault else (hec-ovi/vllm-awq4-qwen)
-    return {**found, "LLAMA_API_KEY": KEY, **OFFLINE}
+    return {**request.settings.env, "LLAMA_API_KEY": KEY, **OFFLINE}
 
 
 def flash_attention(request: LaunchRequest) -> bool | None:
@@ -114,11 +107,8 @@ def _cache(request: LaunchRequest) -> Iterator[str]:
 
 
 def _loading(request: LaunchRequest) -> Iterator[str]:
-    """Mapping off where that was settled, and with ROCm on Strix Halo, where mapped files over 20 GB hang
-    (ROCm/legacy-rocm-build#6182, kyuz0/amd-strix-halo-toolboxes)."""
+    """Whether the file is mapped, in the words of the build."""
     mmap = request.settings.mmap
-    if mmap is None and request.backend is Backend.ROCM and request.arch in GFX1151:
-        mmap = False
     if mmap is None:
         return
     build = build_of(request.version)
@@ -139,11 +129,8 @@ def _speculation(request: LaunchRequest) -> Iterator[str]:
     if request.drafter is not None:
         yield from ("-md", request.drafter)
     yield from ("--spec-draft-n-max", str(request.draft_tokens))
-    p_min = request.settings.p_min
-    if p_min is None and request.method is Method.DRAFT:
-        p_min = SIMPLE_P_MIN
-    if p_min is not None:
-        yield from ("--spec-draft-p-min", f"{p_min:g}")
+    if request.settings.p_min is not None:
+        yield from ("--spec-draft-p-min", f"{request.settings.p_min:g}")
     kv = request.settings.draft_kv
     if kv is not None:
         yield from ("--spec-draft-type-k", KV_TYPES[kv], "--spec-draft-type-v", KV_TYPES[kv])

@@ -11,10 +11,6 @@ from orchestrator.runtimes.llama_cpp.builds import build_of, knows, oldest
 NEEDS_DRAFTER = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
 """MTP takes a drafter too where the head is a file of its own (`mtp-*.gguf`), and none where the model has it."""
 
-BLOCK_SLOTS = 4
-"""DFlash aborts above it: b11434 with -np 16 in 5 of 6 runs (common.cpp get_sub_batch), clean with -np 4; and
-acceptance falls from 8 slots on (llama.cpp#27117). DSpark drafts blocks in the same code."""
-
 _CUDA_KV = frozenset({KvType.F32, KvType.F16, KvType.BF16, KvType.Q8_0, KvType.Q4_0})
 _CUDA_KV_LATER = frozenset({KvType.Q4_1, KvType.Q5_0, KvType.Q5_1})
 _CUDA_KV_BUILD = 11434
@@ -40,9 +36,6 @@ def _method(request: LaunchRequest, build: int | None) -> Reason | None:
     kind = SPEC_TYPE.get(method)
     if kind is not None and not knows(build, "--spec-type", kind):
         return Reason("method_unknown", f"b{build} has no --spec-type {kind}", "common/speculative.cpp")
-    if method in (Method.DFLASH, Method.DSPARK) and request.parallel > BLOCK_SLOTS:
-        text = f"{method} is safe up to {BLOCK_SLOTS} slots, {request.parallel} are asked for"
-        return Reason("too_many_slots", text, "llama.cpp b11434, aborts in 5 of 6 runs with 16 slots; llama.cpp#27117")
     return None
 
 
