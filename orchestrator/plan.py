@@ -37,6 +37,10 @@ class Method(StrEnum):
     DSPARK = "dspark"
 
 
+NEEDS_DRAFTER = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
+"""Methods that draft with a model besides the target. MTP's head is in the target; llama.cpp takes it as a file too."""
+
+
 class Evidence(StrEnum):
     """What is known of a combination of runtime, model, method and device."""
 

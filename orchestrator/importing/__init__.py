@@ -7,7 +7,7 @@ Nothing is run, fetched or written. Secrets are named, and neither carried over 
 
 from __future__ import annotations
 
-from orchestrator.importing.building import Here
+from orchestrator.importing.judging import Here
 from orchestrator.importing.reading import read
 from orchestrator.importing.values import Change, Imported, ImportUnreadable, Item, Kind, Outcome
 

@@ -8,43 +8,25 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from hosts.facts import Accelerator, HostFacts
 from orchestrator import known_shapes
-from orchestrator.catalogue.restrictions import Restriction, Situation, holding
-from orchestrator.catalogue.types import Catalogue, ImageEntry
+from orchestrator.catalogue.types import Catalogue
 from orchestrator.importing.container import Container
+from orchestrator.importing.judging import Here, judged, our_image
 from orchestrator.importing.naming import REPOSITORY, is_path, quantisation, slug
 from orchestrator.importing.recipe import Recipe, placeholder
 from orchestrator.importing.values import Item, Outcome
-from orchestrator.kinds import Backend, KvType
-from orchestrator.models import Drafter, Format, ModelEntry, Runtime, Speculation, Variant
+from orchestrator.models import Drafter, Format, ModelEntry, Speculation, Variant
 from orchestrator.plan import Method
-from orchestrator.runtimes import ADAPTERS, LaunchRequest
-from orchestrator.settings import Settings
 
 MOST_BATCH = 8192
-"""Scratch of gated delta nets grows with it; 4096 to 8192 is the most on 24 GB (club-3090#838)."""
+"""Scratch of gated delta nets grows with it; 4096 to 8192 is the most on 24 GB (club-3090#838). The restriction
+`vllm-hybrid-batch` says so to plans; here it counts for hosts and models that are not known as well."""
 ROOMY = 40 << 30
 """A device with more than this takes larger batches."""
 _FLOATING = re.compile(r"^(?:latest|nightly|stable|main|dev|edge|server(?:-(?:cuda|cuda12|cuda13|rocm|vulkan))?|)$")
 _BLOCKS: Mapping[Method, int] = {Method.DFLASH: 15}
 """What a drafter of the usual block (16) drafts at most, where its own length is not known."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_DRAFTED = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """What sharpens an answer: the catalogue, the host (None: unknown), the name that the model is to have."""
-
-    catalogue: Catalogue
-    facts: HostFacts | None = None
-    name: str | None = None
-
-    @property
-    def device(self) -> Accelerator | None:
-        """The first accelerator."""
-        return None if self.facts is None or not self.facts.accelerators else self.facts.accelerators[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +52,7 @@ def item(recipe: Recipe, container: Container | None, here: Here, line: int, tex
         recipe.changes[:0] = container.changes
     entry = _entry(recipe, container, here)
     if entry is not None and recipe.refusal is None:
-        _judge(recipe, entry, here)
+        entry = judged(recipe, entry, here)
     if recipe.refusal is not None or entry is None:
         return Item(
             Outcome.REFUSED, recipe.runtime.value, line, text, reason=recipe.refusal, changes=tuple(recipe.changes)
@@ -281,9 +263,9 @@ def _image(recipe: Recipe, here: Here) -> str | None:
     image = recipe.image
     if image is None:
         return None
-    name, at, digest = image.partition("@")
-    repository, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
-    ours = _our_image(recipe.runtime, here)
+    name, at, _ = image.partition("@")
+    _, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
+    ours = our_image(recipe.runtime, here)
     if not at and _FLOATING.match(tag.lower()):
         becomes = "the image that the planner chooses" if ours is None else ours.reference
         why = "what a floating tag means changes under you: images are pinned to a digest once, and shown"
@@ -291,17 +273,8 @@ def _image(recipe: Recipe, here: Here) -> str | None:
         return None
     if any(known.reference == image for known in here.catalogue.images):
         return image
-    del repository, digest
     recipe.change("image_kept", image, image, "an image that the catalogue does not know: what it needs is not known")
     return image
-
-
-def _our_image(runtime: Runtime, here: Here) -> ImageEntry | None:
-    device = here.device
-    fitting = [i for i in here.catalogue.images if i.runtime is runtime]
-    if device is not None:
-        fitting = [i for i in fitting if i.serves(device.vendor, device.arch)]
-    return fitting[0] if fitting and (device is not None or len(fitting) == 1) else None
 
 
 def _speculation(recipe: Recipe, drafters: tuple[Drafter, ...]) -> Speculation:
@@ -317,99 +290,3 @@ def _speculation(recipe: Recipe, drafters: tuple[Drafter, ...]) -> Speculation:
     if recipe.method is Method.NGRAM and recipe.ngram is not None:
         values["ngram"] = recipe.ngram
     return Speculation.model_validate(values)
-
-
-def _judge(recipe: Recipe, entry: ModelEntry, here: Here) -> None:
-    """What the runtime's adapter and the known restrictions say, as the planner would hear it."""
-    device = here.device
-    image = _our_image(recipe.runtime, here)
-    backend = _backend(device, image)
-    method = entry.speculation.method if isinstance(entry.speculation.method, Method) else Method.NONE
-    if method in _DRAFTED and not entry.drafters:
-        recipe.refuse("no_drafter", f"{method} needs a drafter, and none is named")
-        return
-    default = KvType.F16 if recipe.runtime is Runtime.LLAMA_CPP else KvType.BF16
-    request = LaunchRequest(
-        model="/models/target",
-        names=(entry.name,),
-        method=method,
-        drafter="/models/drafter" if entry.drafters else None,
-        draft_tokens=entry.speculation.draft_tokens or (0 if method is Method.NONE else 1),
-        context=entry.context or 4096,
-        parallel=min(entry.parallel or 1, 4),
-        backend=backend,
-        arch=None if device is None else device.arch,
-        kv=entry.kv or default,
-        attention_backend=entry.attention_backend,
-        batch=entry.batch,
-        port="{port}" if recipe.runtime is Runtime.SGLANG else None,
-        version=None if image is None or entry.image not in (None, image.reference) else image.version,
-        tensor_parallel=entry.tensor_parallel or 1,
-        settings=Settings(attention_backend=entry.attention_backend),
-    )
-    adapter = ADAPTERS.get(recipe.runtime)
-    reason = None if adapter is None or device is None else adapter.refuses(request)
-    if reason is not None:
-        recipe.refuse(reason.code, reason.text, reason.source)
-    if device is not None and image is None and entry.image is None:
-        where = f"{device.vendor} {device.arch or 'of unknown architecture'}"
-        recipe.refuse("no_image", f"no image of the catalogue runs {recipe.runtime} on {where}")
-    if device is not None:
-        for restriction in holding(here.catalogue.restrictions, _situation(recipe, entry, request, device, image)):
-            _restricted(recipe, entry, restriction)
-
-
-def _backend(device: Accelerator | None, image: ImageEntry | None) -> Backend:
-    if image is not None:
-        return image.backend
-    if device is None:
-        return Backend.CPU
-    return Backend.CUDA if device.vendor == "nvidia" else Backend.ROCM
-
-
-def _situation(
-    recipe: Recipe, entry: ModelEntry, request: LaunchRequest, device: Accelerator, image: ImageEntry | None
-) -> Situation:
-    variant = entry.variants[0]
-    shape = variant.shape
-    return Situation(
-        runtime=recipe.runtime,
-        model=entry.name,
-        method=request.method,
-        version=request.version if image is None or request.version is not None else image.least_version,
-        image="" if image is None else image.name,
-        drafter=entry.drafters[0].name if entry.drafters else "",
-        memory=device.memory_total,
-        backend=request.backend,
-        arch=device.arch,
-        format=variant.format,
-        quantisation=variant.quantisation,
-        hybrid=None if shape is None else shape.linear_layers > 0,
-        mla=None if shape is None else shape.kv_lora_rank is not None,
-        unified=device.unified,
-        kv=request.kv,
-        attention_backend=entry.attention_backend,
-        context=entry.context,
-        parallel=entry.parallel,
-        draft_tokens=entry.speculation.draft_tokens,
-        batch=entry.batch,
-        tensor_parallel=request.tensor_parallel,
-    )
-
-
-def _restricted(recipe: Recipe, entry: ModelEntry, restriction: Restriction) -> None:
-    if restriction.effect == "refuse":
-        recipe.refuse(restriction.id, restriction.text, restriction.source)
-    elif restriction.effect == "limit":
-        limits = restriction.limits
-        for what, most, asked in (
-            ("context", limits.context, entry.context),
-            ("parallel", limits.parallel, entry.parallel),
-            ("draft tokens", limits.draft_tokens, entry.speculation.draft_tokens),
-            ("batch", limits.batch, entry.batch),
-        ):
-            if most is not None and asked is not None and asked > most:
-                text = f"the planner gives no more: {restriction.text}"
-                recipe.change("known_limit", f"{what} {asked}", f"{what} {most}", text, restriction.source)
-    else:
-        recipe.change("known_limit", restriction.id, None, restriction.text, restriction.source)

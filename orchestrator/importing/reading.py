@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.importing import building, compose, container, elsewhere, modelfile, quadlet, server, shell
-from orchestrator.importing.building import Here
 from orchestrator.importing.container import Container
+from orchestrator.importing.judging import Here
 from orchestrator.importing.recipe import Recipe, is_flag
 from orchestrator.importing.secrets import is_secret, shown
 from orchestrator.importing.values import (

@@ -8,19 +8,9 @@ from typing import Any
 
 from orchestrator.importing.recipe import Recipe, Said
 from orchestrator.models import Ngram
-from orchestrator.plan import Method
+from orchestrator.runtimes.vllm_speculation import NGRAM_LEAST, method_of
 
 VLLM_SOURCE = "vLLM 0.33.0 config/speculative.py"
-_METHODS: Mapping[str, Method] = {
-    "dflash": Method.DFLASH,
-    "dspark": Method.DSPARK,
-    "mtp": Method.MTP,
-    "eagle3": Method.EAGLE3,
-    "draft_model": Method.DRAFT,
-    "ngram": Method.NGRAM,
-    "ngram_gpu": Method.NGRAM,
-}
-_REMOVED = ("medusa", "mlp_speculator")
 _DRAFT_ONLY = frozenset({
     "quantization", "moe_backend", "attention_backend", "kv_cache_dtype", "max_model_len", "code_revision",
     "draft_load_config", "enforce_eager", "draft_tensor_parallel_size", "draft_lm_head_quantization",
@@ -85,15 +75,13 @@ def keys(recipe: Recipe, value: Mapping[str, Any]) -> None:
 
 
 def _method(recipe: Recipe, name: str) -> None:
-    if name in _REMOVED:
-        recipe.refuse("method_unsupported", f"the method {name} was removed from vLLM", VLLM_SOURCE)
-    elif name.endswith("_mtp"):
+    method, why = method_of("ngram" if name == "ngram_gpu" else name)
+    if method is None:
+        recipe.refuse("method_unsupported", why or name, VLLM_SOURCE)
+        return
+    if name.endswith("_mtp"):
         recipe.change("renamed", f"method {name}", "mtp", "the method is called mtp for every model", VLLM_SOURCE)
-        recipe.method = Method.MTP
-    elif name in _METHODS:
-        recipe.method = _METHODS[name]
-    else:
-        recipe.refuse("method_unsupported", f"Outrider has no method for vLLM's {name}", VLLM_SOURCE)
+    recipe.method = method
 
 
 def _tokens(recipe: Recipe, inner: object, was: str) -> None:
@@ -123,9 +111,9 @@ def _lookup(recipe: Recipe, key: str, inner: object, was: str) -> None:
     except ValueError:
         recipe.refuse("bad_value", f"{was}: a whole number is needed")
         return
-    if key == "prompt_lookup_min" and number < 8:
-        why = "short matches corrupt tool calls: at least 8 tokens must match"
-        recipe.change("ngram_least", was, "8", why, "vllm-project/vllm#40875")
-        number = 8
+    if key == "prompt_lookup_min" and number < NGRAM_LEAST:
+        why = f"short matches corrupt tool calls: at least {NGRAM_LEAST} tokens must match"
+        recipe.change("ngram_least", was, str(NGRAM_LEAST), why, "vllm-project/vllm#40875")
+        number = NGRAM_LEAST
     if key == "prompt_lookup_min" or recipe.ngram is None:
         recipe.ngram = Ngram(kind="simple", match=number)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from orchestrator.catalogue.versions import in_range
 from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Runtime
-from orchestrator.plan import KEY, PORT, Method, Reason
+from orchestrator.plan import KEY, NEEDS_DRAFTER, PORT, Method, Reason
 from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples
 from orchestrator.runtimes.sglang_boot import BOOT, KEY_VARIABLE
 from orchestrator.runtimes.sglang_failures import FAILURES
@@ -27,7 +27,6 @@ _ALGORITHM = {
     Method.DFLASH: "DFLASH",
     Method.DSPARK: "DSPARK",
 }
-_NEEDS_DRAFTER = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
 _CHAIN = frozenset({Method.DRAFT, Method.EAGLE3, Method.MTP})
 """Methods that draft one token after the other, with a width of one."""
 
@@ -139,7 +138,7 @@ class Sglang:
         if request.backend is not Backend.CUDA:
             text = f"SGLang is planned for CUDA only, not for {request.arch or request.backend}"
             return Reason("backend", text, "its wheels are built for gfx942 and gfx950 (sglang#31137, #31143 are open)")
-        if request.method in _NEEDS_DRAFTER and request.drafter is None:
+        if request.method in NEEDS_DRAFTER and request.drafter is None:
             return Reason("no_drafter", f"{request.method} needs a drafter", _HOOK)
         if request.method is not Method.NONE and request.draft_tokens < 1:
             return Reason("no_draft_tokens", "a draft of no tokens verifies nothing", _HOOK)
@@ -221,7 +220,7 @@ def _speculation(request: LaunchRequest) -> list[str]:
     if request.method is Method.NONE:
         return []
     argv = ["--speculative-algorithm", _ALGORITHM[request.method]]
-    if request.method in _NEEDS_DRAFTER and request.drafter is not None:
+    if request.method in NEEDS_DRAFTER and request.drafter is not None:
         argv += ["--speculative-draft-model-path", request.drafter]
     drafted, window = str(request.draft_tokens), str(_window(request))
     if request.method is Method.DFLASH:

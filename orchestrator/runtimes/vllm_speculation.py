@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.kinds import Backend
-from orchestrator.plan import Method, Reason
+from orchestrator.plan import NEEDS_DRAFTER, Method, Reason
 from orchestrator.runtimes.base import LaunchRequest
 from orchestrator.runtimes.vllm_attention import WHEEL, stored_as
-from orchestrator.runtimes.vllm_flags import METHODS, SPECULATION, Word, at_least, knows, unknown
+from orchestrator.runtimes.vllm_flags import METHODS, SPECULATION, Word, knows, unknown
 
 NAMES: Mapping[Method, str] = {
     Method.NGRAM: "ngram",
@@ -23,8 +23,8 @@ NAMES: Mapping[Method, str] = {
     Method.DFLASH: "dflash",
     Method.DSPARK: "dspark",
 }
-NEEDS_DRAFTER = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH})
-"""MTP's head is in the target, and DSpark's may be (`config/speculative.py:1269`)."""
+_CANNOT_DO_WITHOUT = NEEDS_DRAFTER - {Method.DSPARK}
+"""DSpark's drafter may be in the target (`config/speculative.py:1269`)."""
 BLOCKS = frozenset({Method.DFLASH, Method.DSPARK})
 NGRAM_LEAST = 8
 """Shorter n-gram matches corrupt tool calls (vllm#40875)."""
@@ -34,7 +34,6 @@ _GONE: Mapping[str, str] = {"medusa": "0.33.0", "mlp_speculator": "0.33.0"}
 _STRANGE = {
     "suffix": "it needs arctic-inference in the image and the older model runner",
     "custom_class": "it runs Python code of its own",
-    "ngram_gpu": "it is n-gram lookup on the GPU; Outrider drafts with ngram",
     "eagle": "its drafters are those of EAGLE 1 and 2; Outrider drafts with eagle3",
     "extract_hidden_states": "it drafts nothing",
 }
@@ -66,19 +65,6 @@ def method_of(name: str) -> tuple[Method | None, str | None]:
     return None, f"Outrider does not draft with {said}: {_STRANGE.get(said, 'vLLM has no such method')}"
 
 
-def rejection(name: str, version: str | None) -> str | None:
-    """What `rejection_sample_method` must be called by this version; None when it is best left out.
-
-    "strict" was the default's name until 0.20; from 0.21 on it is "standard" and the old word is an error.
-    Exact samplers are all that Outrider says, and they are the default.
-    """
-    if name not in ("strict", "standard"):
-        return None
-    if version is None:
-        return None
-    return "standard" if at_least(version, "0.21.0") else "strict"
-
-
 def can_schedule(method: Method, backend: Backend, version: str | None) -> bool:
     """Whether draft lengths by running requests can be said to this version, and are carried out well."""
     if not knows(SPECULATION["num_speculative_tokens_per_batch_size"], version):
@@ -105,7 +91,7 @@ def most_sequences(request: LaunchRequest, batch: int) -> int | None:
 def config(request: LaunchRequest, dtype: str) -> dict[str, Any]:
     """The JSON. `method` is always said: vLLM would guess it from path names."""
     said: dict[str, Any] = {"method": NAMES[request.method]}
-    if request.drafter is not None and (request.method in NEEDS_DRAFTER or request.method is Method.DSPARK):
+    if request.drafter is not None and request.method in NEEDS_DRAFTER:
         said["model"] = request.drafter
     said["num_speculative_tokens"] = request.draft_tokens
     if request.method is Method.NGRAM:
@@ -159,7 +145,7 @@ def _lengths(request: LaunchRequest) -> list[tuple[str, str | None, str]]:
 
 def _drafters(request: LaunchRequest) -> list[tuple[str, str | None, str]]:
     missing = width = None
-    if request.method in NEEDS_DRAFTER and request.drafter is None:
+    if request.method in _CANNOT_DO_WITHOUT and request.drafter is None:
         missing = f"{request.method} needs a drafter"
     own = request.draft_tensor_parallel
     if own is not None and own not in (1, request.tensor_parallel):

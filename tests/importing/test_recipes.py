@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator import planner
 from orchestrator.catalogue import shipped
+from orchestrator.catalogue.restrictions import Restriction
 from orchestrator.importing import Here, Item, Outcome, read
 from orchestrator.model_toml import dumps
 from orchestrator.models import ModelEntry
@@ -68,3 +70,26 @@ def test_a_host_sharpens_the_answer_and_loses_nothing(host: str) -> None:
     for recipe in RECIPES:
         for item in read(recipe["text"], here).items:
             assert (item.entry is None) != (item.reason is None)
+
+
+def test_sizes_that_are_not_safe_here_are_cut_and_then_planned() -> None:
+    """A size of an entry is a wish, and the planner refuses one that is not safe."""
+    line = (
+        "vllm serve Qwen/Qwen3.6-35B-A3B --max-num-seqs 16 --max-model-len 8192 --speculative-config"
+        ' \'{"method": "mtp", "num_speculative_tokens": 5}\''
+    )
+    facts = profile("dankclaw")
+    few = Restriction.model_validate({
+        "id": "few", "runtime": "vllm", "effect": "limit", "limits": {"parallel": 2, "context": 4096},
+        "text": "it breaks", "source": "somebody#1", "date": "2026-11-01",
+    })  # fmt: skip
+    known = shipped().model_copy(update={"restrictions": (*shipped().restrictions, few)})
+    (item,) = read(line, Here(known, facts)).items
+    entry = item.entry
+    assert entry is not None
+    assert (entry.parallel, entry.context, entry.speculation.draft_tokens) == (2, 4096, 4)
+    cut = {change.was: change.becomes for change in item.changes if change.becomes and change.code == "known_limit"}
+    assert cut == {"parallel 16": "parallel 2", "context 8192": "context 4096", "draft tokens 5": "draft tokens 4"}
+    plan = planner.plan(entry, facts, known, {}).plan
+    assert plan is not None
+    assert (plan.parallel, plan.draft_tokens) == (2, 4)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from orchestrator.kinds import Backend, KvType
-from orchestrator.plan import Method, Reason
+from orchestrator.plan import NEEDS_DRAFTER, Method, Reason
 from orchestrator.runtimes.base import LaunchRequest
 from orchestrator.runtimes.llama_cpp.arguments import KV_TYPES, QUANTISED, SPEC_TYPE
 from orchestrator.runtimes.llama_cpp.builds import build_of, knows, oldest
-
-NEEDS_DRAFTER = frozenset({Method.DRAFT, Method.EAGLE3, Method.DFLASH, Method.DSPARK})
-"""MTP takes a drafter too where the head is a file of its own (`mtp-*.gguf`), and none where the model has it."""
 
 _CUDA_KV = frozenset({KvType.F32, KvType.F16, KvType.BF16, KvType.Q8_0, KvType.Q4_0})
 _CUDA_KV_LATER = frozenset({KvType.Q4_1, KvType.Q5_0, KvType.Q5_1})

@@ -16,7 +16,7 @@ from orchestrator.models import Runtime
 from orchestrator.plan import Method
 from orchestrator.runtimes import LaunchRequest, adapter, flags_of, vllm_flags
 from orchestrator.runtimes.vllm_flags import NEWEST, OLDEST, Word, knows
-from orchestrator.runtimes.vllm_speculation import NAMES, can_schedule, method_of, rejection
+from orchestrator.runtimes.vllm_speculation import NAMES, can_schedule, method_of
 from orchestrator.settings import Settings
 from tests.runtimes.vllm import surfaces
 
@@ -184,15 +184,6 @@ def test_methods_by_their_own_names() -> None:
         found, why = method_of(name)
         assert (found is None) == (why is not None)
     assert "any more" in str(method_of("medusa")[1])
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_strict_is_translated(version: str) -> None:
-    said = rejection("strict", version)
-    assert said is not None
-    assert version in WORDS["rejection"][said]
-    assert rejection("synthetic", version) is None
-    assert rejection("strict", None) is None
 
 
 def test_schedules_need_the_newer_runner_on_a_gpu() -> None:
