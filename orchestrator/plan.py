@@ -262,9 +262,11 @@ class Planned:
     """The plan first; empty without one."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The contract's `{plan, alternatives}`, and `ladder`."""
+        """The contract's `{plan, alternatives}`, and `ladder`. Alternatives that could be launched come first, best
+        first, and have `rejected` null."""
+        ranked = [{**p.to_dict(), "rejected": None} for p in self.alternatives]
         return {
             "plan": None if self.plan is None else self.plan.to_dict(),
-            "alternatives": [*(p.to_dict() for p in self.alternatives), *(r.to_dict() for r in self.rejected)],
+            "alternatives": [*ranked, *(r.to_dict() for r in self.rejected)],
             "ladder": [rung.to_dict() for rung in self.ladder],
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from api.cli.options import Json, Model, common
-from api.cli.output import print_json, say
+from api.cli.output import note, print_json, say
 from orchestrator.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def plan(
     from orchestrator import planner
     from orchestrator.clock import SystemClock
     from orchestrator.config import load
+    from orchestrator.measured import NOTHING
+    from orchestrator.measuring import offline
     from orchestrator.model_files import FileReader
 
     paths = common(ctx).paths
@@ -96,12 +98,15 @@ def plan(
     host = host_facts(profile, facts)
     entry = catalogue.find(model)
     files = FileReader().inspect(entry, paths.store)
+    known, unread = (NOTHING, None) if profile or facts else offline.measured(paths.measurements, host)
+    if unread is not None:
+        note(f"without what this host has measured: {unread}")
     defaults, today = planner.Preferences.of_host(config.defaults), SystemClock().today()
 
     def answer(given: Mapping[str, str] | None) -> Planned:
         store = str(paths.store)
         return planner.plan(
-            entry, host, catalogue, files, what_if=given, defaults=defaults, store=store, today=today
+            entry, host, catalogue, files, what_if=given, defaults=defaults, store=store, today=today, measured=known
         )  # fmt: skip
 
     planned = answer(wishes)
@@ -121,6 +126,8 @@ def pairs(texts: Sequence[str]) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip() or not value.strip():
             raise UsageError(f"--what-if: {pair!r} is no KEY=VALUE", hint="such as --what-if context=8192,method=none")
+        if key.strip() in found:
+            raise UsageError(f"--what-if: {key.strip()!r} is given twice", hint="give each key once")
         found[key.strip()] = value.strip()
     return found
 

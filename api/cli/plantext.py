@@ -27,7 +27,10 @@ def print_planned(planned: Planned, changes: Mapping[str, tuple[object, object]]
         say("no plan: everything was turned down")
     else:
         _print_plan(chosen, everything=everything)
-    if changes:
+    if changes and chosen is None:
+        say("")
+        say(_without(changes))
+    elif changes:
         say("")
         say(f"changed   {'; '.join(_change(name, *pair) for name, pair in changes.items())}")
     if len(planned.ladder) > 1:
@@ -134,6 +137,13 @@ def _first(reasons: Iterable[Reason]) -> list[Reason]:
 
 def _ranked(reasons: Iterable[Reason]) -> str:
     return next((reason.text for reason in reasons if reason.code == "ranked"), "")
+
+
+def _without(changes: Mapping[str, tuple[object, object]]) -> str:
+    """Where a what-if leaves nothing: what there is without it."""
+    was = {name: before for name, (before, _) in changes.items()}
+    what = f"{was.get('runtime')} {was.get('variant')} with {was.get('method')}, {was.get('context')} tokens"
+    return f"without --what-if: {what} x {was.get('parallel')}"
 
 
 def _change(name: str, before: object, after: object) -> str:

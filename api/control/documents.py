@@ -138,6 +138,12 @@ PlanDocument: Any = _derived(
     {"digest": Annotated[str, Field(description="SHA-256 (hex) of what launches.")]},
 )
 """Made from `Plan`, so that the documented shape cannot fall behind it."""
+RankedDocument: Any = _derived(
+    "RankedDocument",
+    "An alternative that could be launched too: a plan, and nothing that turned it down.",
+    Plan,
+    {"digest": Annotated[str, Field(description="SHA-256 (hex) of what launches.")], "rejected": None},
+)
 RejectedDocument: Any = _derived(
     "RejectedDocument",
     "An alternative that was turned down, as `Rejected.to_dict` writes it.",
@@ -167,7 +173,7 @@ PlannedDocument: Any = dataclasses.make_dataclass(
     "PlannedDocument",
     [
         ("plan", PlanDocument | None),
-        ("alternatives", list[PlanDocument | RejectedDocument]),
+        ("alternatives", list[RankedDocument | RejectedDocument]),
         ("ladder", list[RungDocument]),
         ("changes", dict[str, list[Any]] | None, None),
     ],

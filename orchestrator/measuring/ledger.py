@@ -38,6 +38,13 @@ CREATE TABLE IF NOT EXISTS decodings (
     seconds REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS decodings_by_ran ON decodings (ran, at);
 """
+STARTS = (
+    "SELECT engine, ran, driver, day, load_s, likely, peak, image, context, parallel, at, printed, worked"
+    " FROM starts ORDER BY at, rowid"
+)
+"""All starts, the oldest first; a row is read by `start_of`."""
+DECODINGS = "SELECT ran, driver, day, tokens, seconds FROM decodings ORDER BY at, rowid"
+"""All stretches of decoding, the oldest first; a row is read by `decoding_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,16 +148,11 @@ class Ledger:
 
     async def starts(self) -> Sequence[StartRow]:
         """All starts, the oldest first."""
-        rows = await self._read(
-            "SELECT engine, ran, driver, day, load_s, likely, peak, image, context, parallel, at, printed, worked"
-            " FROM starts ORDER BY at, rowid"
-        )
-        return [found for row in rows if (found := _start(row)) is not None]
+        return [found for row in await self._read(STARTS) if (found := start_of(row)) is not None]
 
     async def decodings(self) -> Sequence[Decoding]:
         """All stretches of decoding, the oldest first."""
-        rows = await self._read("SELECT ran, driver, day, tokens, seconds FROM decodings ORDER BY at, rowid")
-        return [Decoding(ran, *row[1:]) for row in rows if (ran := headings.from_text(row[0])) is not None]
+        return [found for row in await self._read(DECODINGS) if (found := decoding_of(row)) is not None]
 
     async def of(self, ran: Ran) -> Sequence[StartRow]:
         """The starts of one combination, the oldest first."""
@@ -175,7 +177,8 @@ class Ledger:
             log.warning("measurement_not_kept", error=str(error))
 
 
-def _start(row: Any) -> StartRow | None:
+def start_of(row: Any) -> StartRow | None:
+    """A row of `STARTS`; None for what another version wrote."""
     ran = headings.from_text(row[1])
     if ran is None:
         return None
@@ -192,6 +195,12 @@ def _start(row: Any) -> StartRow | None:
         at=row[10],
         printed=printed,
     )
+
+
+def decoding_of(row: Any) -> Decoding | None:
+    """A row of `DECODINGS`; None for what another version wrote."""
+    ran = headings.from_text(row[0])
+    return None if ran is None else Decoding(ran, *row[1:])
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:

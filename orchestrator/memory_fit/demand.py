@@ -45,6 +45,8 @@ class Demand:
     """vLLM and SGLang without CUDA graphs."""
     tensor_parallel: int = 1
     """How many devices share every layer. llama.cpp: over how many devices the layers are spread."""
+    draft_ranks: int | None = None
+    """Over how many of them vLLM splits the drafter. None: over all."""
     version: str | None = None
     """The engine's: `0.27.1`, `b10453`, `11434.0.0`. None is a version of today."""
     unified: bool | None = None
@@ -85,6 +87,11 @@ class Demand:
     def drafted(self) -> int:
         """Drafted tokens a step: 0 when nothing drafts."""
         return 0 if self.method is Method.NONE else self.draft_tokens
+
+    @property
+    def drafter_on(self) -> int:
+        """How many devices share the drafter."""
+        return self.draft_ranks or self.tensor_parallel
 
     @property
     def values(self) -> KvType:

@@ -7,8 +7,9 @@ from orchestrator.memory_fit.sizes import whole
 
 
 def sharded(demand: Demand) -> int:
-    """vLLM and SGLang: the drafter runs on as many ranks as the target, so each holds its share."""
-    return whole(demand.drafter_bytes, demand.tensor_parallel)
+    """vLLM and SGLang: the drafter runs on as many ranks as the target, so each holds its share, unless vLLM is told
+    to leave it whole; then one holds all of it, and the plan is for that one."""
+    return whole(demand.drafter_bytes, demand.drafter_on)
 
 
 def llama_cpp(demand: Demand) -> int:

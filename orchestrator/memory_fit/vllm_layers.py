@@ -100,7 +100,7 @@ def _kinds(demand: Demand, shape: Shape) -> tuple[tuple[Kind, ...], int]:
         # a drafter whose cache has a type of its own is configured apart, and keeps the small block
         drafts = block if kv is demand.kv else smallest_block(demand)
         found += [
-            _kind(layer, drafts, layer.token(kv, kv)) for layer in attention(own, demand.tensor_parallel) if layer.count
+            _kind(layer, drafts, layer.token(kv, kv)) for layer in attention(own, demand.drafter_on) if layer.count
         ]
     if shape.linear_layers:
         state = vllm_page(demand, shape)

@@ -159,6 +159,7 @@ def _request(site: Site, fitted: Fitted, target: _Mounted, drafter: _Mounted | N
         schedule=_schedule(fitted),
         version=_version(candidate.image),
         tensor_parallel=candidate.tensor_parallel,
+        draft_tensor_parallel=None if candidate.draft_ranks == candidate.tensor_parallel else candidate.draft_ranks,
         trust_remote_code=candidate.variant.trust_remote_code,
         settings=settings,
         port=None if adapter(candidate.image.runtime).socket else PORT,

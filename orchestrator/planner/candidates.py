@@ -79,6 +79,11 @@ class Candidate:
             return self.drafter_file.drafter.longest
         return None if self.drafter is None else self.drafter.draft_tokens
 
+    @property
+    def draft_ranks(self) -> int:
+        """Over how many of the devices the drafter is split: all of them, or one where its heads cannot be shared."""
+        return self.tensor_parallel if evenly(self.drafter_shape, self.tensor_parallel) else 1
+
     def reject(self, code: str, text: str, source: str | None = None) -> Rejected:
         return Rejected(
             runtime=self.image.runtime.value,
@@ -91,6 +96,15 @@ class Candidate:
             drafter=None if self.drafter is None else self.drafter.name,
             image=self.image.reference,
         )
+
+
+def evenly(shape: Shape | None, number: int) -> bool:
+    """Whether so many devices can share every layer: query heads are split; key heads too, or repeated where they are
+    fewer (vLLM 0.33.0 config/model.py, model_executor/layers/linear.py QKVParallelLinear). Unknown heads can be."""
+    if shape is None or number == 1:
+        return True
+    keys = shape.kv_heads
+    return (shape.heads is None or shape.heads % number == 0) and (not keys or keys % number == 0 or number % keys == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,9 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
     """Candidates in a fixed order, and what was turned down on the way."""
     found: list[Candidate] = []
     rejected: list[Rejected] = []
+    unknown = [r for r in (_unnamed(search, "variant"), _unnamed(search, "drafter")) if r is not None]
+    if unknown:
+        return [], unknown
     places = search.places
     starts = places.starts(search.wish.tensor_parallel)
     too_few = _too_few(search, starts)
@@ -133,11 +150,18 @@ def enumerate_all(search: Search) -> tuple[list[Candidate], list[Rejected]]:
                     rejected.append(outcome)
                 else:
                     found.append(outcome)
-    if search.wish.variant is not None and not any(v.name == search.wish.variant for v in search.entry.variants):
-        names = ", ".join(v.name for v in search.entry.variants)
-        text = f"{search.entry.name} has no variant {search.wish.variant!r}; it has {names}"
-        rejected.append(Rejected("", search.wish.variant, Method.NONE, "no_variant", text))
     return found, list(dict.fromkeys(rejected))
+
+
+def _unnamed(search: Search, what: str) -> Rejected | None:
+    """That the variant or drafter which was asked for is none of this model's."""
+    asked, entry = getattr(search.wish, what), search.entry
+    names = [thing.name for thing in (entry.variants if what == "variant" else entry.drafters)]
+    if asked is None or asked in names:
+        return None
+    text = f"{entry.name} has no {what} {asked!r}; it has {', '.join(names) or 'none'}"
+    method = search.wish.method or Method.NONE
+    return Rejected("", asked if what == "variant" else search.wish.variant or "", method, f"no_{what}", text)
 
 
 def _early(variant: Variant, runtime: Runtime | None, method: Method, code: str, text: str) -> Rejected:
@@ -190,7 +214,7 @@ def _methods(
     """A candidate for each method that can be had, a rejection for each that was asked for or has a drafter."""
     asked = search.wish.method
     adapter = ADAPTERS[image.runtime]
-    for method in (*AUTO, Method.NONE) if asked is None else (asked,):
+    for method in _tried(search):
         bare = _candidate(search, variant=variant, file=file, group=group, image=image, method=method)
         if method not in adapter.methods:
             if asked is not None:
@@ -210,12 +234,22 @@ def _methods(
             yield from _drafted(search, bare)
 
 
+def _tried(search: Search) -> tuple[Method, ...]:
+    """What was asked for; with a drafter that was, its method; else all that `auto` looks for."""
+    if search.wish.method is not None:
+        return (search.wish.method,)
+    if search.wish.drafter is not None:
+        return tuple(dict.fromkeys(d.method for d in search.entry.drafters if d.name == search.wish.drafter))
+    return (*AUTO, Method.NONE)
+
+
 def _drafted(search: Search, bare: Candidate) -> Iterator[Candidate | Rejected]:
     """The method with each drafter that there is for it."""
     name = search.wish.drafter
     known = [d for d in search.entry.drafters if _belongs(d, bare.variant, bare.method) and name in (None, d.name)]
-    if not known and search.wish.method is not None:
-        text = f"no {bare.method} drafter in {bare.variant.format.value} is known for {bare.variant.name}"
+    if not known and (search.wish.method is not None or name is not None):
+        of = "" if name is None else f" named {name}"
+        text = f"no {bare.method} drafter{of} in {bare.variant.format.value} is known for {bare.variant.name}"
         yield bare.reject("no_drafter", text)
     for drafter in known:
         yield _with_drafter(search, bare, drafter)

@@ -222,6 +222,7 @@ class _Search:
             batch=_batch(candidate, terms),
             eager=bool(settings.eager),
             tensor_parallel=candidate.tensor_parallel,
+            draft_ranks=candidate.draft_ranks,
             version=candidate.image.least_version,
             unified=None if device is None else device.unified,
             prefix_caching=prefix_caching_of(candidate, settings),

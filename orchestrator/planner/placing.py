@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from orchestrator.models import Runtime
+from orchestrator.models import Runtime, Shape
 from orchestrator.plan import Plan, Reason, Rejected
-from orchestrator.planner.candidates import Candidate
+from orchestrator.planner.candidates import Candidate, evenly
 from orchestrator.planner.fitting import Fitted
 from orchestrator.planner.places import TOGETHER, Places
 from orchestrator.planner.sizes import worth
@@ -63,13 +63,20 @@ def cramped(fitted: Fitted, wish: Preferences) -> bool:
 
 def _unshared(candidate: Candidate, number: int) -> Rejected | None:
     """Why so many devices cannot share the model."""
-    shape = candidate.shape
-    if number == 1 or shape is None or candidate.image.runtime not in _SHARES_HEADS:
+    if number == 1 or candidate.image.runtime not in _SHARES_HEADS:
         return None
-    if shape.heads is not None and shape.heads % number:
-        text = f"{shape.heads} attention heads cannot be shared by {number} GPUs evenly"
-        return candidate.reject("heads_not_shared", text, "vLLM 0.33.0 config/model.py")
+    if candidate.shape is not None and not evenly(candidate.shape, number):
+        return candidate.reject("heads_not_shared", _uneven(candidate.shape, "", number), "vLLM 0.33.0 config/model.py")
+    own = candidate.drafter_shape
+    # vLLM can leave the drafter whole on one device (`Candidate.draft_ranks`)
+    if own is not None and candidate.image.runtime is Runtime.SGLANG and not evenly(own, number):
+        return candidate.reject("heads_not_shared", _uneven(own, "the drafter's ", number), "as vLLM; SGLang cannot")
     return None
+
+
+def _uneven(shape: Shape, whose: str, number: int) -> str:
+    heads = f"{shape.heads} attention heads" if shape.heads else "attention heads"
+    return f"{whose}{heads} ({shape.kv_heads} of keys) cannot be shared by {number} GPUs evenly"
 
 
 def _told(built: Built, refused: Rejected | None, wished: int | None) -> Built:

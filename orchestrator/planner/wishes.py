@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,12 +49,9 @@ class Preferences:
             reader = _READERS.get(name)
             if reader is None:
                 raise UsageError(f"what-if: {key!r} is unknown", hint=f"one of {', '.join(sorted(_READERS))}")
-            try:
-                values[name] = reader(value)
-            except (TypeError, ValueError) as error:
-                raise UsageError(f"what-if: {key}={value!r} is no good: {error}") from error
-        if values.get("method") == "auto":
-            values["method"] = None
+            if name in values:
+                raise UsageError(f"what-if: {name!r} is given twice", hint=f"{key} is another word for it")
+            values[name] = _read(key, value, reader)
         return cls(**values)
 
     @classmethod
@@ -92,15 +90,36 @@ class Preferences:
         )
 
 
+def _read(key: str, value: Any, reader: Any) -> Any:
+    """A value, by a function or by the words that may stand there. Raises `UsageError` with what may."""
+    if callable(reader):
+        try:
+            return reader(value)
+        except ValueError as error:
+            raise UsageError(f"what-if: {key}={value!r} is no good: {error}") from error
+    word = str(value).lower()
+    word = _SAME.get(word, word)
+    if word not in reader:
+        near = difflib.get_close_matches(word, reader, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"what-if: {key}={value!r} is unknown", hint=f"{meant}(one of {', '.join(reader)})")
+    return reader[word]
+
+
 def _count(value: Any) -> int:
-    number = int(value) if isinstance(value, str) else value
+    try:
+        number = int(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 < number < 1 << 31:
         raise ValueError("a whole number above 0 is needed")
     return number
 
 
-def _method(value: Any) -> Method | str:
-    return "auto" if value == "auto" else Method(value)
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("a name is needed")
+    return value
 
 
 _SHORT = {
@@ -111,18 +130,20 @@ _SHORT = {
     "attention": "attention_backend",
     "tp": "tensor_parallel",
 }
+_SAME = {"bf16": "bfloat16", "fp16": "f16", "float16": "f16", "llamacpp": "llama.cpp", "llama-cpp": "llama.cpp"}
+"""What people and engines write for the same thing."""
 _READERS: Mapping[str, Any] = {
     "context": _count,
     "parallel": _count,
     "threads": _count,
     "draft_tokens": _count,
-    "method": _method,
-    "drafter": str,
-    "variant": str,
-    "runtime": Runtime,
-    "image": str,
-    "kv": KvType,
-    "attention_backend": str,
+    "method": {**{m.value: m for m in Method}, "auto": None},
+    "drafter": _name,
+    "variant": _name,
+    "runtime": {r.value: r for r in Runtime},
+    "image": _name,
+    "kv": {k.value: k for k in KvType},
+    "attention_backend": _name,
     "tensor_parallel": _count,
     "batch": _count,
 }

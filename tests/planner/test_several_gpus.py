@@ -8,6 +8,7 @@ import pytest
 
 from hosts.facts import Accelerator, HostFacts
 from orchestrator import catalogue, planner, profiles
+from orchestrator.catalogue import Catalogue
 from orchestrator.plan import Plan, Planned
 
 SHIPPED = catalogue.shipped()
@@ -113,3 +114,36 @@ def test_a_second_gpu_is_taken_where_one_leaves_a_cramped_context() -> None:
     assert one.context < 16384 <= two.context
     assert two.devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
     assert best("qwen3-32b", host(2), context=8192).devices == ("nvidia.com/gpu=0",)
+
+
+def uneven(heads: int, kv_heads: int) -> Catalogue:
+    """The catalogue with a drafter of Qwen3.8-27B whose heads are so many."""
+    entry = SHIPPED.find("qwen3.8-27b")
+    drafters = tuple(
+        d.model_copy(update={"shape": d.shape and d.shape.model_copy(update={"heads": heads, "kv_heads": kv_heads})})
+        for d in entry.drafters
+    )
+    changed = entry.model_copy(update={"drafters": drafters})
+    models = tuple(changed if m.name == entry.name else m for m in SHIPPED.models)
+    return SHIPPED.model_copy(update={"models": models})
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(15, 5), (30, 5)])
+def test_a_drafter_whose_heads_do_not_divide_is_left_whole(heads: int, kv_heads: int) -> None:
+    """vLLM refuses to split it; on one of the devices it runs, which then holds all of it."""
+    wish = {"variant": "w4a16", "method": "dflash", "tp": 2, "context": 8192, "parallel": 1}
+
+    def planned(known: Catalogue, runtime: str) -> Planned:
+        entry = known.find("qwen3.8-27b")
+        return planner.plan(entry, host(2), known, {}, what_if={**wish, "runtime": runtime})
+
+    usual, whole = planned(SHIPPED, "vllm").plan, planned(uneven(heads, kv_heads), "vllm").plan
+    assert usual is not None
+    assert whole is not None
+    assert '"draft_tensor_parallel_size":1' in (flag(whole, "--speculative-config") or "")
+    assert "draft_tensor_parallel_size" not in (flag(usual, "--speculative-config") or "")
+    assert whole.expected_memory.drafter == pytest.approx(2 * usual.expected_memory.drafter, abs=2)
+    assert whole.expected_memory.kv > usual.expected_memory.kv
+    sglang = planned(uneven(heads, kv_heads), "sglang")
+    assert sglang.plan is None
+    assert any(r.code == "heads_not_shared" and r.text.startswith("the drafter's") for r in sglang.rejected)

@@ -1,0 +1,86 @@
+"""What was asked for is done or refused by name; nothing that was asked for is silently left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hosts.facts import HostFacts
+from orchestrator import catalogue, planner, profiles
+from orchestrator.errors import UsageError
+from orchestrator.plan import Method, Plan, Planned
+from orchestrator.planner import Preferences
+
+SHIPPED = catalogue.shipped()
+ONE = profiles.load("dankserver")
+
+
+def make(model: str, facts: HostFacts = ONE, **what_if: object) -> Planned:
+    return planner.plan(SHIPPED.find(model), facts, SHIPPED, {}, what_if=what_if)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("method", "mpt", "did you mean 'mtp'?"),
+        ("method", "suffix", "one of dflash"),
+        ("runtime", "vlm", "did you mean 'vllm'?"),
+        ("kv", "fp9", "bfloat16"),
+    ],
+)
+def test_a_word_that_is_none_is_refused_with_those_that_are(key: str, value: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"{key}={value!r}") as refused:
+        Preferences.from_what_if({key: value})
+    assert words.removeprefix("one of ") in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"kv": "bf16"}, "bfloat16"), ({"runtime": "vLLM"}, "vllm"), ({"runtime": "llamacpp"}, "llama.cpp")],
+)
+def test_what_people_write_for_the_same_thing_is_understood(given: dict[str, str], said: str) -> None:
+    assert said in (Preferences.from_what_if(given).kv, Preferences.from_what_if(given).runtime)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", True, 0, [1]])
+def test_a_number_that_is_none_is_refused_in_plain_words(value: object) -> None:
+    with pytest.raises(UsageError, match="a whole number above 0 is needed"):
+        Preferences.from_what_if({"ctx": value})
+
+
+def test_one_thing_under_two_names_is_refused() -> None:
+    with pytest.raises(UsageError, match="'context' is given twice"):
+        Preferences.from_what_if({"ctx": "4096", "context": "8192"})
+
+
+def test_a_drafter_that_was_asked_for_drafts() -> None:
+    """Also where another method would be thought faster; and where it does not fit, nothing else is taken for it."""
+    roomy = replace(ONE, accelerators=(replace(ONE.accelerators[0], memory_free=80 << 30, memory_total=80 << 30),))
+    taken = make("qwen3.8-27b", roomy, drafter="dflash2-bf16", parallel=8).plan
+    assert taken is not None
+    assert (taken.method, taken.drafter) == (Method.DFLASH, "dflash2-bf16")
+    small = make("qwen3.8-27b", drafter="dflash2-bf16")
+    assert small.plan is None
+    assert {r.code for r in small.rejected if r.drafter == "dflash2-bf16"} >= {"too_big"}
+    assert any(r.code == "no_drafter" and "named dflash2-bf16 in gguf" in r.text for r in small.rejected)
+
+
+def test_a_drafter_or_variant_that_is_unknown_is_told_with_those_that_are_not() -> None:
+    (drafter,) = make("qwen3.8-27b", drafter="dflash3").rejected
+    assert drafter.code == "no_drafter"
+    assert "dflash2-w4a16, dflash2-bf16" in drafter.text
+    (variant,) = make("qwen3.8-27b", variant="q9").rejected
+    assert variant.code == "no_variant"
+    (none,) = make("smollm2", drafter="any").rejected
+    assert none.text.endswith("it has none")
+
+
+def test_every_alternative_says_whether_it_was_turned_down() -> None:
+    document = make("qwen3.8-27b").to_dict()
+    ranked = [a for a in document["alternatives"] if a["rejected"] is None]
+    down = [a for a in document["alternatives"] if a["rejected"] is not None]
+    assert ranked
+    assert down
+    assert all(Plan.from_dict(a).digest == a["digest"] for a in ranked)
+    assert all(set(a["rejected"]) == {"code", "text"} for a in down)
