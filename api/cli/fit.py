@@ -231,7 +231,7 @@ def _entry(ctx: typer.Context, name: str) -> ModelEntry | None:
 
     config = load(common(ctx).paths)
     try:
-        return shipped().overlay(config.models, config.origins).find(name)
+        return config.laid_over(shipped()).find(name)
     except NotFound:
         return None
 

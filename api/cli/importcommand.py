@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from api.cli.output import note, print_json, say
 from orchestrator.errors import Conflict, NotFound, UsageError
 
 if TYPE_CHECKING:
+    from orchestrator.config import Config
     from orchestrator.importing import Here, Imported, Item, Kind
     from orchestrator.models import ModelEntry
     from orchestrator.paths import Paths
@@ -61,19 +63,22 @@ def import_(
 
     paths = common(ctx).paths
     config = load(paths)
-    catalogue = shipped().overlay(config.models, config.origins)
+    catalogue = config.laid_over(shipped())
     here = Here(catalogue, host_facts(profile, facts), name)
     imported = _read(recipe or [], here, _kind(kind))
     found = imported.deployments
     if name is not None and len(found) > 1:
         raise UsageError(f"--name {name}: {len(found)} deployments were read", hint="import one at a time")
     written = _write([item.entry for item in found if item.entry is not None], paths) if write else []
+    planned = [None if item.entry is None else _planned(item.entry, here, config, paths) for item in imported.items]
     document: dict[str, Any] = {**imported.to_dict(), "written": [str(file) for file in written]}
+    for shown, said in zip(document["items"], planned, strict=True):
+        shown["here"] = said
     if as_json:
         print_json(document)
     else:
-        for item in imported.items:
-            _show(item)
+        for item, said in zip(imported.items, planned, strict=True):
+            _show(item, said)
         for file in written:
             note(f"wrote {file}: `outrider reload` takes it up, `outrider plan` says what would be launched")
         if found and not write:
@@ -141,7 +146,33 @@ def _write(entries: list[ModelEntry], paths: Paths) -> list[Path]:
     return files
 
 
-def _show(item: Item) -> None:
+def _planned(entry: ModelEntry, here: Here, config: Config, paths: Paths) -> dict[str, Any] | None:
+    """What `outrider plan` would say of the deployment on this host: a plan in a word, or why there is none."""
+    from orchestrator import planner
+    from orchestrator.clock import SystemClock
+    from orchestrator.model_files import FileReader
+
+    if here.facts is None:
+        return None
+    found = planner.plan(
+        entry,
+        here.facts,
+        here.catalogue,
+        FileReader().inspect(entry, paths.store),
+        defaults=planner.Preferences.of_host(config.defaults),
+        store=str(paths.store),
+        today=SystemClock().today(),
+    )
+    if found.plan is None:
+        nearest = next(iter(found.rejected), None)
+        code, text = ("no_image", "nothing runs it here") if nearest is None else (nearest.code, nearest.text)
+        return {"fits": False, "code": code, "text": text, "evidence": None}
+    plan = found.plan
+    text = f"{plan.runtime} with {plan.method}, {plan.context} tokens x {plan.parallel}, {plan.evidence}"
+    return {"fits": True, "code": None, "text": text, "evidence": plan.evidence.value}
+
+
+def _show(item: Item, here: Mapping[str, Any] | None) -> None:
     from orchestrator.model_toml import dumps
 
     head = item.text if len(item.text) <= _WIDEST else f"{item.text[: _WIDEST - 3]}..."
@@ -156,5 +187,12 @@ def _show(item: Item) -> None:
     for change in item.changes:
         source = f" ({change.source})" if change.source else ""
         was, becomes = change.was or _UNSAID, change.becomes or "left out"
-        say(f"  {change.code}: {was} -> {becomes}: {change.why}{source}")
+        what = f"[{change.was}]" if change.code == "known_limit" and change.becomes is None else f"{was} -> {becomes}"
+        say(f"  {change.code}: {what}: {change.why}{source}")
+    if here is not None:
+        say(
+            f"  here: {here['text']}"
+            if here["fits"]
+            else f"  here: cannot be launched: [{here['code']}] {here['text']}"
+        )
     say("")

@@ -83,7 +83,7 @@ def fit(
     """The most worthy size that fits and is safe, or why there is none."""
     weights, drafter_bytes = candidate.weights, candidate.drafter_bytes
     if weights is None or drafter_bytes is None:
-        return candidate.reject("size_unknown", "the size of its weights is not known", candidate.variant.source)
+        return candidate.reject("size_unknown", _size_unknown(candidate), candidate.variant.source)
     known = applicable(restrictions, candidate)
     length, cut = drafts.trained(candidate, wish, drafts.wanted(candidate, wish))
     terms = settle(candidate, wish, known, Size(wish.context, wish.parallel, length, wish.batch))
@@ -100,6 +100,16 @@ def fit(
     return replace(found, reasons=(*cut, *safe, *bounds.reasons, *found.reasons))
 
 
+def _size_unknown(candidate: Candidate) -> str:
+    """Whose size is not known, and what makes it known."""
+    whose = (
+        "its weights"
+        if candidate.weights is None
+        else f"its drafter {'' if candidate.drafter is None else candidate.drafter.name}"
+    )
+    return f"the size of {whose} is not known: `outrider model pull {candidate.model}` fetches it, then it is"
+
+
 def turned_down(candidate: Candidate, restriction: Restriction) -> Rejected:
     """The rejection in a restriction's own words."""
     return candidate.reject(restriction.id, restriction.text, restriction.source)
@@ -114,12 +124,15 @@ def _bounds(candidate: Candidate, wish: Preferences, terms: Terms) -> Bounds | R
     reasons: list[Reason] = []
     most = _most_unasked(candidate)
     tried = None if candidate.known is None else candidate.known.context_limit
-    limits = [(tried, candidate.known.source)] if tried is not None and candidate.known is not None else []
+    limits: list[tuple[int, str, str]] = []
+    if tried is not None and candidate.known is not None:
+        limits.append((tried, f"{candidate.method} was seen to work up to there", candidate.known.source))
     strict = terms.most("context")
-    limits += [] if strict is None else [(strict[0], strict[1].source)]
-    for bound, source in limits:
+    if strict is not None:
+        limits.append((strict[0], strict[1].text, strict[1].source))
+    for bound, why, source in limits:
         if wish.context is not None and wish.context > bound:
-            text = f"{wish.context} tokens are asked for, {candidate.method} is known to be safe up to {bound}"
+            text = f"{wish.context} tokens are asked for, {bound} are known to be safe: {why}"
             if wish.method is not candidate.method:
                 return candidate.reject("context_limit", text, source)
             reasons.append(Reason("context_risky", f"{text}, and was asked for", source))

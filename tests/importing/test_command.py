@@ -84,3 +84,44 @@ def test_standard_input_and_bad_calls(outrider: Any, tmp_path: Path, monkeypatch
     (tmp_path / "two").write_text(f"{LINE}\n{LINE}\n")
     assert outrider("import", str(tmp_path / "two"), "--write", "--profile", "dankserver")[0] == 2
     assert outrider("import", str(tmp_path / "two"), "--name", "x", "--profile", "dankserver")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "fits", "said"),
+    [
+        (LINE, False, "too_big"),
+        ("vllm serve dbirks/Qwen3.8-27B-W4A16-AutoRound --max-model-len 8192", True, "8192 tokens x 2"),
+    ],
+)
+def test_it_says_what_a_plan_would(outrider: Any, tmp_path: Path, line: str, fits: bool, said: str) -> None:
+    """A deployment that nothing on this host can launch is not shown as if it could be."""
+    words = ("import", "--profile", "dankserver", "--name", "mine")
+    [item] = json.loads(outrider(*words, "--json", "--", *line.split())[1])["items"]
+    assert item["here"]["fits"] is fits
+    assert said in f"{item['here']['code']} {item['here']['text']}"
+    out = outrider(*words, "--", *line.split())[1]
+    assert ("here: cannot be launched" in out) is not fits
+    outrider(*words, "--write", "--", *line.split())
+    assert (outrider("plan", "mine", "--profile", "dankserver")[0] == 0) is fits
+
+
+def test_a_known_limit_is_no_change(outrider: Any) -> None:
+    line = 'vllm serve Qwen/Qwen3.8-27B --speculative-config {"method":"mtp","num_speculative_tokens":3}'
+    out = outrider("import", "--profile", "dankserver", "--", *line.split())[1]
+    known = [text for text in out.splitlines() if "known_limit" in text]
+    assert known
+    assert not any("left out" in text for text in known)
+
+
+def test_files_of_the_catalogue_are_known_to_import_and_fit(outrider: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "catalog.d"
+    folder.mkdir(parents=True)
+    (folder / "own.toml").write_text(
+        '[[model]]\nname = "own"\naliases = ["me/own"]\n[[model.variants]]\nname = "w4"\nformat = "safetensors"\n'
+        'quantisation = "W4A16"\nrepository = "me/own"\nweight_bytes = 9000000000\n'
+    )
+    code, out, _ = outrider("fit", "--model", "own", "--profile", "dankserver")
+    assert (code, "own on dankserver" in out) == (0, True)
+    _, out, _ = outrider("import", "--profile", "dankserver", "--json", "--", "vllm", "serve", "me/own")
+    [item] = json.loads(out)["items"]
+    assert item["model"]["variants"][0]["weight_bytes"] == 9000000000
