@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import PORT, Method
-from orchestrator.runtimes import Command, LaunchRequest, RuntimeAdapter
+from orchestrator.runtimes import ADAPTERS, Command, LaunchRequest, RuntimeAdapter
 from orchestrator.runtimes.sglang_boot import BOOT
 from orchestrator.settings import Settings
 
@@ -111,6 +112,15 @@ def commands(adapter: RuntimeAdapter) -> Iterator[tuple[LaunchRequest, Command]]
         request = asked if adapter.socket else dataclasses.replace(asked, port=PORT)
         if adapter.refuses(request) is None:
             yield request, adapter.command(request)
+
+
+@cache
+def lines(runtime: Runtime) -> tuple[tuple[LaunchRequest, tuple[str, ...]], ...]:
+    """The engine's own arguments, once for each version and method, and the first request that gives them."""
+    found: dict[tuple[str | None, Method, tuple[str, ...]], LaunchRequest] = {}
+    for request, command in commands(ADAPTERS[runtime]):
+        found.setdefault((request.version, request.method, arguments(request, command)), request)
+    return tuple((request, argv) for (_, _, argv), request in found.items())
 
 
 def arguments(request: LaunchRequest, command: Command) -> tuple[str, ...]:

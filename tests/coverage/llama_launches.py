@@ -10,15 +10,14 @@ import http.client
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from orchestrator.models import Runtime
 from orchestrator.plan import PORT, SOCKET, Method
-from orchestrator.runtimes import ADAPTERS, Command, LaunchRequest
+from tests.coverage import launches
 from tests.coverage.elements import Element, elements, shape
-from tests.coverage.launches import arguments, commands
 from tests.engine.running import call
 from tests.models import generate as models
 from tests.ports import free_ports
@@ -58,15 +57,11 @@ def without_gpu(argv: tuple[str, ...]) -> tuple[str, ...]:
 def wanted(*, old: bool = False) -> dict[Launch, frozenset[Element]]:
     """Every command line of the adapter that a build takes, one of each shape, and what it holds."""
     found: dict[tuple[Method, tuple[str, ...]], Launch] = {}
-    for request, command in _all():
-        argv = without_gpu(arguments(request, command))
+    for request, words in launches.lines(Runtime.LLAMA_CPP):
+        argv = without_gpu(words)
         if (OLD in argv) is old:
             found.setdefault((request.method, shape(argv)), (request.method, argv))
     return {launch: frozenset(elements(launch[1])) for launch in found.values()}
-
-
-def _all() -> Iterator[tuple[LaunchRequest, Command]]:
-    yield from commands(ADAPTERS[Runtime.LLAMA_CPP])
 
 
 def cover(lines: dict[Launch, frozenset[Element]]) -> list[Launch]:

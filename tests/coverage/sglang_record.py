@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.models import Runtime
-from orchestrator.runtimes import ADAPTERS
 from tests.coverage import launches
 from tests.coverage.elements import shape
 from tests.coverage.evidence import FOLDER, Recorded, Rejection, rules
@@ -41,11 +40,9 @@ _PARSE_S = 120
 @cache
 def emitted(version: str) -> dict[tuple[str, ...], tuple[str, ...]]:
     """By shape, the command lines that the adapter makes for this version, and for an unknown one."""
-    adapter = ADAPTERS[Runtime.SGLANG]
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for request, command in launches.commands(adapter):
+    for request, argv in launches.lines(Runtime.SGLANG):
         if request.version in (version, None):
-            argv = launches.arguments(request, command)
             found.setdefault(shape(argv), tuple("17000" if word == "{port}" else word for word in argv))
     return found
 

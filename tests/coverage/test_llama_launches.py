@@ -37,6 +37,7 @@ def _one_a_method() -> list[Launch]:
     return list(first.values())
 
 
+@pytest.mark.slow
 def test_an_engine_answers_with_each_method(test_cache: Path) -> None:
     chosen = _one_a_method()
     assert {method for method, _ in chosen} == set(Method)

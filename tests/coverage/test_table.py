@@ -21,8 +21,7 @@ from tests.coverage.evidence import How, backing, recorded
 def _emitted(runtime: Runtime) -> dict[Method, frozenset[Element]]:
     found: dict[Method, set[Element]] = defaultdict(set)
     seen: set[tuple[Method, tuple[str, ...]]] = set()
-    for request, command in launches.commands(ADAPTERS[runtime]):
-        argv = launches.arguments(request, command)
+    for request, argv in launches.lines(runtime):
         key = (request.method, shape(argv))
         if key not in seen:
             seen.add(key)

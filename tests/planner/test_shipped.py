@@ -333,7 +333,7 @@ def test_profiles() -> None:
     ),
     name=st.text(min_size=1, max_size=12),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_budgets_hold_and_memory_only_helps(
     *, model: str, free: int, more: int, base: HostFacts, wish: dict[str, object], name: str
 ) -> None:
@@ -359,7 +359,7 @@ def test_budgets_hold_and_memory_only_helps(
 
 def test_planning_is_quick() -> None:
     took = []
-    for _ in range(20):
+    for _ in range(10):
         for facts in (SERVER, CLAW):
             begin = time.process_time()
             make("qwen3.8-27b", facts)

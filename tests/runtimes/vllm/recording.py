@@ -85,15 +85,15 @@ def emitted() -> dict[str, Question]:
     """By digest, every command line that the adapter makes for the version that can be asked."""
     adapter = ADAPTERS[Runtime.VLLM]
     newest = launches.VERSIONS[Runtime.VLLM][-1]
-    found: dict[str, Question] = {}
+    found: dict[tuple[str, ...], Question] = {}
     for asked in launches.launches(Runtime.VLLM):
         if asked.version != newest or asked.prefix:
             continue  # the newest has the whole product; an image's prefix is no argument of vLLM's
         request = replace(asked, version=VERSION)
         if adapter.refuses(request) is None:
             command = adapter.command(request)
-            found.setdefault(digest(command.argv), Question(request, command.argv, dict(command.env)))
-    return found
+            found.setdefault(command.argv, Question(request, command.argv, dict(command.env)))
+    return {digest(argv): question for argv, question in reversed(found.items())}  # the first of each shape
 
 
 def ask(venv: Venv, models: Path, questions: Sequence[tuple[tuple[str, ...], dict[str, str]]]) -> list[dict[str, Any]]:
