@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -59,6 +60,28 @@ def test_an_area_that_takes_too_long_is_told(pytestconfig: pytest.Config) -> Non
     tally.seconds[house_rules.CORE] += 6 * workers
     took, limit = tally.over()[house_rules.CORE]
     assert (round(took - may, 6), limit) == (0.1, may)
+
+
+@pytest.mark.parametrize(
+    ("place", "marks", "area"),
+    [
+        ("tests/planner/test_x.py", {}, house_rules.PLANNING),
+        ("tests/planner/test_x.py", {"slow": 1}, house_rules.SLOW),
+        ("tests/doctor/test_x.py", {}, house_rules.FIRST_HOUR),
+        ("tests/test_x.py", {}, house_rules.CORE),
+    ],
+)
+def test_slow_tests_are_counted_apart(
+    pytestconfig: pytest.Config, place: str, marks: dict[str, Literal[1]], area: str
+) -> None:
+    tally = house_rules.Tally(pytestconfig)
+    report = pytest.TestReport(
+        nodeid=f"{place}::test_a", location=(place, 1, "test_a"), keywords=marks, outcome="passed", longrepr=None,
+        when="call", duration=7200.0,
+    )  # fmt: skip
+    tally.pytest_runtest_logreport(report)
+    assert dict(tally.seconds) == {area: 7200.0}
+    assert set(tally.over()) == {area} - {house_rules.SLOW}
 
 
 def record(tmp_path: Path, commit: str, **counts: int) -> Path:

@@ -25,11 +25,10 @@ _AT_ONCE = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How many tokens have a number, the digest of all in order, and the numbers of special ones by their text."""
+    """How many tokens have a number, and the digest of all in order."""
 
     tokens: int
     digest: str | None
-    special: Mapping[str, int]
 
 
 def read(path: str, rows: int | None, root: str | None = None) -> Vocabulary:
@@ -47,7 +46,6 @@ class _Bad(ValueError):
 
 def _vocabulary(data: Mapping[str, Any], rows: int | None) -> Vocabulary:
     by_number = _numbered(data.get("model"))
-    special: dict[str, int] = {}
     added = data.get("added_tokens") or []
     if not isinstance(added, list) or len(added) > MOST_TOKENS:
         raise _Bad("has added_tokens that are no list")
@@ -57,8 +55,8 @@ def _vocabulary(data: Mapping[str, Any], rows: int | None) -> Vocabulary:
         number = one.get("id")
         if isinstance(number, int):
             by_number.pop(number, None)  # it is in model.vocab as well, as in Qwen's, or takes a place there
-        special[one["content"]] = _put(by_number, number, one["content"])
-    return Vocabulary(len(by_number), _digest(by_number, rows), special)
+        _put(by_number, number, one["content"])
+    return Vocabulary(len(by_number), _digest(by_number, rows))
 
 
 def _numbered(model: object) -> dict[int, str]:
