@@ -11,7 +11,14 @@ from orchestrator.fit.quantisation import Quantisation
 from orchestrator.known_shapes import Known, find
 
 _PUBLISHER = re.compile(r"(?:^|\s)([A-Za-z0-9][\w.-]*)/[A-Za-z0-9]")
-_OFFLOADED = re.compile(r"experts in ram|cpu-moe|experts on cpu|experts in (system )?memory")
+_OFFLOADED = re.compile(r"experts in ram|cpu-moe|experts (on|in|to) cpu|experts in (system )?memory|ktransformers")
+_MAKERS = frozenset(
+    {
+        "01-ai", "codellama", "deepseek-ai", "google", "huggingfacetb", "ibm-granite", "internlm", "meta-llama",
+        "microsoft", "mistralai", "moonshotai", "openai", "qwen", "thudm", "tinyllama", "zai-org",
+    }
+)  # fmt: skip
+"""Publishers of their own models: a repository of theirs without a quantisation in its name is not quantised."""
 _NO_VISION = re.compile(r"no vision|text[- ]only|language[- ]model[- ]only")
 _LOADED = re.compile(r"loading took|weights? (?:took )?\d|loaded")
 
@@ -47,6 +54,8 @@ def named(model: str, quant: str | None, *, log_units: bool = False) -> Named:
     understood = understood or mentioned
     if understood is None and known is not None:
         understood = _by_default(known, low)
+    if understood is None and log_units and publisher is not None and publisher[1].lower() in _MAKERS:
+        understood = Quantisation("bf16", False)
     if understood is not None and "qat" in low and not understood.qat:
         understood = Quantisation(understood.kind, understood.gguf, True, understood.unsloth)
     return Named(

@@ -14,6 +14,8 @@ _ENGINES = {
     "vllm": (Runtime.VLLM, False), "llama.cpp": (Runtime.LLAMA_CPP, False), "llamacpp": (Runtime.LLAMA_CPP, False),
     "llama-cpp": (Runtime.LLAMA_CPP, False), "llama-server": (Runtime.LLAMA_CPP, False),
     "ik_llama.cpp": (Runtime.LLAMA_CPP, True), "ik_llama": (Runtime.LLAMA_CPP, True),
+    "llama-cpp-python": (Runtime.LLAMA_CPP, False), "llama-cli": (Runtime.LLAMA_CPP, False),
+    "koboldcpp": (Runtime.LLAMA_CPP, False), "llamafile": (Runtime.LLAMA_CPP, False),
     "sglang": (Runtime.SGLANG, False), "sgl": (Runtime.SGLANG, False),
 }  # fmt: skip
 
@@ -34,9 +36,12 @@ _KV_WORDS = {
     "fp8_e4m3": KvType.FP8_E4M3, "fp8/e4m3": KvType.FP8_E4M3, "fp8_e5m2": KvType.FP8_E5M2,
     "fp8/e5m2": KvType.FP8_E5M2, "e4m3": KvType.FP8_E4M3, "e5m2": KvType.FP8_E5M2,
     "int8_per_token_head": KvType.INT8, "int4_per_token_head": KvType.INT4, "q8_0": KvType.Q8_0,
+    "fp8_e4m3fn": KvType.FP8_E4M3, "float8_e4m3fn": KvType.FP8_E4M3, "float8_e4m3": KvType.FP8_E4M3,
+    "float8_e5m2": KvType.FP8_E5M2, "float8": KvType.FP8, "q8": KvType.Q8_0, "q4": KvType.Q4_0,
     "q5_1": KvType.Q5_1, "q5_0": KvType.Q5_0, "q4_1": KvType.Q4_1, "q4_0": KvType.Q4_0, "iq4_nl": KvType.IQ4_NL,
 }  # fmt: skip
-_PAIR = re.compile(r"k[ =:]+([a-z0-9_]+)\s*[/,;]\s*v[ =:]+([a-z0-9_]+)")
+_PAIR = re.compile(r"k[ =:(]+([a-z0-9_]+)\)?[^/,;]*[/,;]\s*v[ =:(]+([a-z0-9_]+)")
+_BARE = re.compile(r"([a-z]*[0-9]+[a-z0-9_]*)\s*/\s*([a-z]*[0-9]+[a-z0-9_]*)")
 _LATENT = re.compile(r"c\^?kv\s+([a-z0-9_]+)")
 
 
@@ -53,10 +58,11 @@ class KvWords:
 
 @lru_cache(maxsize=1024)
 def kv(text: str) -> KvWords | None:
-    """`K q8_0 / V q4_0`, `fp8_e4m3 (scale 1.0)`, `auto`, `c^KV f16 (MLA)`; None for a type that is not known."""
-    low = text.strip().lower()
+    """`K q8_0 / V q4_0`, `q8_0/q4_0`, `K (q8_0), V (q8_0)`, `torch.float8_e4m3fn`, `auto`, `c^KV f16 (MLA)`; None for
+    a type that is not known."""
+    low = text.strip().lower().replace("torch.", "")
     state = 16 if re.search(r"(fp16|float16|bf16)\s+(mamba|ssm)", low) else None
-    pair = _PAIR.match(low)
+    pair = _PAIR.match(low) or (_BARE.fullmatch(low) if low not in _KV_WORDS else None)
     if pair is not None:
         keys, values = _KV_WORDS.get(pair[1]), _KV_WORDS.get(pair[2])
         return None if keys is None or values is None else KvWords(keys, values, "mla" in low, state)

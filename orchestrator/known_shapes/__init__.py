@@ -1,5 +1,5 @@
 """Models whose files need not be here: their shapes and what their files weigh, as data with sources (`shapes.toml`,
-`more.toml`).
+`more.toml`, `further.toml`).
 
 `find` recognises a model in a text such as `unsloth/Qwen3.8-27B-GGUF UD-Q4_K_XL` (`matching.py`). What it
 does not know is None: a shape is never guessed from a name that merely looks alike.
@@ -69,7 +69,7 @@ class KnownDrafter:
     sizes: tuple[Size, ...] = ()
 
 
-_FILES = ("shapes.toml", "more.toml")
+_FILES = ("shapes.toml", "more.toml", "further.toml")
 
 
 @lru_cache(maxsize=1)

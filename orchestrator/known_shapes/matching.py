@@ -28,6 +28,10 @@ _OTHER = frozenset(
 """Words after a model's name, in the same name, that make it another model."""
 
 
+_CONTEXTS = frozenset({"1m", "2m"})
+"""Lengths of context that look like sizes: `Qwen2.5-7B-Instruct-1M`."""
+
+
 def words(text: str) -> tuple[str, ...]:
     """`Llama-3_1-8B` as (`llama`, `3`, `1`, `8b`), `Qwen3.8-27B` as (`qwen3.8`, `27b`)."""
     return tuple(_WORD.findall(text.lower().replace("_", "-")))
@@ -78,7 +82,7 @@ def _contradicted(chunk: tuple[str, ...], wanted: tuple[str, ...], at: int, mode
         return True
     mine = set(wanted) | model.tags | {word for name in model.names for word in words(name)}
     rest = chunk[:at] + after
-    return any(_SIZE.fullmatch(word) and word not in mine for word in rest)
+    return any(_SIZE.fullmatch(word) and word not in mine and word not in _CONTEXTS for word in rest)
 
 
 def _within(wanted: tuple[str, ...], have: tuple[str, ...]) -> int | None:

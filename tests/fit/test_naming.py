@@ -23,10 +23,16 @@ FOUND = [
     ("DeepSeek-V3-0324 671B (experts in RAM)", "deepseek-v3"),
     ("gemma-4-12B-it QAT UD-Q4_K_XL gguf", "gemma-4-12b"),
     ("openai/gpt-oss-120b", "gpt-oss-120b"),
+    ("Qwen2.5-7B-Instruct-1M-Q8_0.gguf", "qwen2.5-7b"),
+    ("llama3.1:8b", "llama-3.1-8b"),
+    ("deepseek-r1:32b", "qwen2.5-32b"),
+    ("DeepSeek-R1-0528-Qwen3-8B", "qwen3-8b"),
+    ("deepseek-ai/DeepSeek-Coder-V2-Lite-Instruct", "deepseek-v2-lite"),
+    ("deepseek-ai/DeepSeek-Coder-V2-Instruct", "deepseek-v2.5"),
     ("Qwen3-32B with a Qwen3-0.6B draft", "qwen3-32b"),
 ]
 UNKNOWN = [
-    "Qwen3-80B", "Qwen3-VL-8B", "Qwen3-8B-DFlash-b16", "Qwen3.8-27B-DFlash2", "gemma-4-31b-it-assistant",
+    "Qwen3-80B", "Qwen3-VL-235B-A22B", "Qwen3-8B-DFlash-b16", "Qwen3.8-27B-DFlash2", "gemma-4-31b-it-assistant",
     "DeepSeek-R1-Distill-Qwen-3B", "DeepSeek-V4-Flash-0731", "GLM-5.3-Flash (Glm5Next, hybrid)",
     "Nemotron-3-Puzzle-75B (hybrid Mamba)", "(27B class, see issue)", "(not named)", "", "8B", "Qwen", "Qwen3.x",
     "Qwen3-8B-Embedding", "Qwen3.8-270B",
@@ -126,7 +132,13 @@ def test_types_of_a_cache_are_understood() -> None:
     mixed = kv("fp8_e4m3 attention + fp16 Mamba SSM")
     assert mixed is not None
     assert (mixed.keys, mixed.state_bits) == (KvType.FP8_E4M3, 16)
-    for text, kind in (("fp8 (e4m3)", KvType.FP8_E4M3), ("fp16", KvType.F16), ("c^KV q8_0 (MLA)", KvType.Q8_0)):
+    for text in ("q8_0/q4_0", "K (q8_0), V (q4_0)", "K (q8_0): 72.00 MiB, V (q4_0): 38.00 MiB", "k=q8_0,v=q4_0"):
+        assert kv(text) == pair, text
+    for text, kind in (
+        ("fp8 (e4m3)", KvType.FP8_E4M3), ("fp16", KvType.F16), ("c^KV q8_0 (MLA)", KvType.Q8_0),
+        ("torch.float8_e4m3fn", KvType.FP8_E4M3), ("torch.bfloat16", KvType.BF16), ("q8_0", KvType.Q8_0),
+        ("fp8/e5m2", KvType.FP8_E5M2),
+    ):  # fmt: skip
         found = kv(text)
         assert found is not None
         assert found.keys is kind, text
