@@ -17,6 +17,8 @@ from orchestrator.errors import UsageError
 GIB = 1 << 30
 _MOST_GIB = 1 << 20
 """A pebibyte: beyond it somebody gave bytes."""
+_MOST_DEVICE_GIB = 4096
+"""Beyond it somebody gave MiB."""
 _MOST_TOKENS = 1 << 34
 _MOST_BYTES = 1 << 50
 
@@ -132,9 +134,9 @@ class Reader:
             raise RowError(self.name(key), f"expected a whole number, found {value}")
         return int(value)
 
-    def gib(self, key: str, *, least: float = 0.0) -> int | None:
+    def gib(self, key: str, *, least: float = 0.0, most: float = _MOST_GIB) -> int | None:
         """A size in GiB, as bytes."""
-        value = self.number(key, most=_MOST_GIB, least=least)
+        value = self.number(key, most=most, least=least)
         return None if value is None else round(value * GIB)
 
     def table(self, key: str) -> Mapping[str, Any]:
@@ -167,7 +169,7 @@ def read(table: object) -> Row:
         raise RowError("engine", "is missing")
     if model is None and not facts:
         raise RowError("model", "is missing (or give `facts`)")
-    memory = at.gib("gpu_mem_gib")
+    memory = at.gib("gpu_mem_gib", most=_MOST_DEVICE_GIB)
     if memory == 0:
         raise RowError("gpu_mem_gib", "must be more than 0")
     row = Row(
@@ -183,7 +185,7 @@ def read(table: object) -> Row:
         context=at.whole("ctx_per_request"),
         parallel=at.whole("parallel", most=1 << 20),
         tp=at.whole("tp", most=4096),
-        draft=_draft(at.table("draft")) if table.get("draft") is not None else None,
+        draft=_drafting(at, table),
         weight_bytes=at.whole("weight_bytes", most=_MOST_BYTES),
         facts=_facts(facts),
         launch=_launch(at.table("launch")),
@@ -193,12 +195,21 @@ def read(table: object) -> Row:
     return replace(row, ignored=ignored) if ignored else row
 
 
+def _drafting(at: Reader, table: Mapping[str, Any]) -> Draft | None:
+    """A table, or a method's name alone."""
+    said = table.get("draft")
+    if isinstance(said, str):
+        method = at.text("draft")
+        return None if method is None else Draft(method=method)
+    return None if said is None else _draft(at.table("draft"))
+
+
 def _draft(table: Mapping[str, Any]) -> Draft:
     at = Reader(table, "draft.")
-    counts = ("num_speculative_tokens", "n_max", "num_draft_tokens", "draft_tokens", "num_steps")
+    counts = ("num_speculative_tokens", "n_max", "num_draft_tokens", "draft_tokens", "num_steps", "tokens")
     given = [at.whole(key, most=1024) for key in counts]
     return Draft(
-        method=at.text("method") or at.text("kind"),
+        method=at.text("method") or at.text("kind") or at.text("type"),
         model=at.text("model"),
         tokens=next((count for count in given if count is not None), None),
     )

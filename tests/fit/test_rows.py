@@ -38,6 +38,7 @@ BAD = [
     ({"gpu_mem_gib": -24}, "gpu_mem_gib"),
     ({"gpu_mem_gib": 0}, "gpu_mem_gib"),
     ({"gpu_mem_gib": 25769803776}, "gpu_mem_gib"),
+    ({"gpu_mem_gib": 24576}, "gpu_mem_gib"),
     ({"gpu_mem_gib": True}, "gpu_mem_gib"),
     ({"gpu_mem_gib": math.nan}, "gpu_mem_gib"),
     ({"ctx_per_request": "65536"}, "ctx_per_request"),
@@ -46,7 +47,7 @@ BAD = [
     ({"ctx_per_request": 10**30}, "ctx_per_request"),
     ({"parallel": -1}, "parallel"),
     ({"tp": [2]}, "tp"),
-    ({"draft": "mtp"}, "draft"),
+    ({"draft": 7}, "draft"),
     ({"draft": {"n_max": "two"}}, "draft.n_max"),
     ({"launch": []}, "launch"),
     ({"launch": {"gpu_memory_utilization": 90}}, "launch.gpu_memory_utilization"),
@@ -86,6 +87,17 @@ def test_unknown_keys_are_named_and_null_is_absent() -> None:
     assert row.ignored == ("gpu_men_gib",)
     assert row.draft is not None
     assert row.draft.tokens is None
+
+
+def test_a_draft_may_be_a_word() -> None:
+    row = read({**GOOD, "draft": "eagle3"})
+    assert row.draft is not None
+    assert (row.draft.method, row.draft.tokens) == ("eagle3", None)
+    assert fit(row).to_dict()["verdict"] in ("fits", "too_big", "unknown")
+    assert fit(read({**GOOD, "draft": "none"})).to_dict()["verdict"] == "fits"
+    asked = read({**GOOD, "draft": {"type": "mtp", "tokens": 4}}).draft
+    assert asked is not None
+    assert (asked.method, asked.tokens) == ("mtp", 4)
 
 
 def test_an_engine_without_formulas_is_unknown() -> None:

@@ -143,3 +143,61 @@ def test_experts_left_to_the_cpu_leave_the_device_unknown() -> None:
     held = everything["weights_gib"] + everything["host_weights_gib"]
     assert held == pytest.approx(60.87, rel=0.001)  # the file, as ggml-org/llama.cpp#15105 has it
     assert answer(**row, parallel=1, launch={"n_cpu_moe": 30})["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib", "count", "usable"),
+    [
+        ("RTX3090-24G", None, 1, 23.57), ("2x RTX 3090", 48, 2, 23.57), ("RTX 4090 x2", None, 2, 23.55),
+        ("4*L40S", None, 4, 44.4), ("NVIDIA A800-SXM4-80GB", None, 1, 79.2), ("RTX 4070 Laptop GPU", None, 1, 7.7),
+        ("RTX 4070 Ti SUPER", 16, 1, 15.6), ("RTX A4000", None, 1, 15.7), ("RTX 2080 Ti", 22, 1, 21.5),
+        ("AMD Radeon RX 9060 XT 16GB", None, 1, 15.9), ("2x GPU", 24, 2, 23.64),
+    ],
+)  # fmt: skip
+def test_more_devices(gpu: str, gib: int | None, count: int, usable: float) -> None:
+    found = device(gpu, None if gib is None else gib * GIB, Runtime.VLLM)
+    assert found.count == count
+    assert found.usable == pytest.approx(usable * GIB, rel=0.001)
+
+
+def test_all_named_devices_share_a_model_unless_something_else_is_said() -> None:
+    row = {"engine": "vllm", "model": "Qwen/Qwen3-32B", "gpu": "2x RTX 6000 Ada", "ctx_per_request": 8192}
+    two, one = answer(**row), answer(**row, tp=1)
+    assert two["weights_gib"] == pytest.approx(one["weights_gib"] / 2, rel=0.001)
+    assert two["assumed"]["tp"].startswith("2,")
+    assert "tp" not in answer(**row, launch={"data_parallel_size": 2})["assumed"]
+    assert "tp" not in answer(**{**row, "gpu": "3x RTX 6000 Ada"})["assumed"]  # 64 heads do not divide by 3
+
+
+def test_nothing_left_is_no_negative_cache() -> None:
+    row = {"engine": "vllm", "model": "Qwen/Qwen3-32B", "gpu": "RTX 4090", "ctx_per_request": 8192}
+    found = answer(**row)
+    assert found["verdict"] == "too_big"
+    assert "kv_gib" not in found
+    assert found["short_gib"] == pytest.approx(found["needed_gib"] - found["available_gib"], abs=1e-3)
+    assert "short_gib" not in answer(**row, quant="awq", launch={"max_num_seqs": 16})
+
+
+def test_a_quantisation_among_the_flags() -> None:
+    row = {"engine": "vllm", "model": "org/Qwen3-32B-tuned", "gpu": "RTX 4090", "ctx_per_request": 8192}
+    assert answer(**row, launch={"quantization": "awq_marlin"})["quantisation"] == "awq"
+    assert answer(**row)["quantisation"] is None
+    assert answer(**{**row, "model": "Qwen/Qwen3-32B"})["quantisation"] == "bf16"  # as its maker publishes it
+
+
+@pytest.mark.parametrize("flag", [{"n_cpu_moe": 99}, {"override_tensor": "exps=CPU"}, {"kt_method": "AMXINT4"}])
+def test_tensors_in_system_memory_are_not_weighed_on_the_device(flag: dict[str, Any]) -> None:
+    for engine in ("llama.cpp", "sglang", "vllm"):
+        found = answer(engine=engine, model="Qwen3-30B-A3B Q4_K_M", gpu="RTX 3070", ctx_per_request=8192, launch=flag)
+        assert found["verdict"] == "unknown", engine
+        assert "weights_gib" not in found, engine
+
+
+def test_flash_attention_is_the_default_of_newer_builds() -> None:
+    """Without it scores of all heads are kept: 560 MiB as printed for Llama-3-8B at 8192 tokens."""
+    row = {"engine": "llama.cpp", "model": "Meta-Llama-3-8B-Instruct Q4_K_M", "ctx_per_request": 8192, "parallel": 1}
+    older = answer(**row, engine_version="b3091")
+    assert older["compute_gib"] * 1024 == pytest.approx(560, rel=0.001)
+    assert answer(**row, engine_version="b6500")["compute_gib"] < older["compute_gib"]
+    asked = answer(**row, engine_version="b3091", launch={"flash_attn": "on"})
+    assert asked["compute_gib"] < older["compute_gib"]
