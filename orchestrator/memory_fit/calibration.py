@@ -59,6 +59,7 @@ class Calibration:
     vllm_activation_hybrid: Estimate
     vllm_logit_bytes: Estimate
     vllm_sampler_bytes: Estimate
+    vllm_sort_bytes: Estimate
     vllm_graphs: Estimate
     vllm_graphs_token: Estimate
     vllm_graphs_most: Estimate

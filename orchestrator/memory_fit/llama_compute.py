@@ -42,9 +42,19 @@ def target(demand: Demand) -> Estimate:
     logits = vocab * 4 * min(outputs, batch)
     if build is not None and build < OUTPUTS_AS_SAMPLED:
         whole_batch = vocab * batch * 4 + width * batch * 4
+        if not demand.flash_attention and demand.trims_windows and shape.kv_lora_rank is None:
+            return NONE.plus(max(whole_batch, _attending(demand, shape, batch)))
         graph = Estimate(max(graph.low, whole_batch), max(graph.mid, whole_batch), max(graph.high, whole_batch))
         logits = 0
     return graph.plus(logits, _masks(demand, shape, batch, build), _scores(demand, shape, batch))
+
+
+def _attending(demand: Demand, shape: Shape, batch: int) -> int:
+    """The largest step without flash attention: scores, mask and four hidden states in f32. The logits come after it
+    in the same memory (Llama-3-8B, 8192 tokens: 512 + 16 + 32 = 560 MiB as printed; Llama-2-7B, 4096: 296)."""
+    return (
+        (shape.heads or 0) * batch * cells(demand) * 4 + cells(demand) * batch * 4 + 4 * (shape.hidden or 0) * batch * 4
+    )
 
 
 def _masks(demand: Demand, shape: Shape, batch: int, build: int | None) -> Estimate:

@@ -17,19 +17,29 @@ from orchestrator.memory_fit.widths import Layers, attention
 from orchestrator.plan import Method
 
 PADDED = 256
+PADDED_PLAIN = 32
+"""The same without flash attention, in builds up to autumn 2025."""
 WINDOWS_TRIMMED = 5430
 """The build since which sliding-window layers have a cache of their own (llama.cpp pull 13194, May 2025)."""
 WINDOWS_PADDED = 6900
 """The build since which that cache is padded to 256 (llama.cpp issue 17037, autumn 2025); 128 + 512 was 640 before."""
 
 
+def padding(demand: Demand) -> int:
+    """What a length is padded to (`llama_kv_cache_get_padding` of the builds that knew two)."""
+    build = llama_build(demand.version)
+    narrow = not demand.flash_attention and build is not None and build < WINDOWS_PADDED
+    return PADDED_PLAIN if narrow else PADDED
+
+
 def cells(demand: Demand) -> int:
     """Cells of one stream: what a layer without a window keeps."""
+    step = padding(demand)
     if demand.kv_unified:
-        return pad(demand.cells or demand.context * demand.parallel, PADDED)
+        return pad(demand.cells or demand.context * demand.parallel, step)
     if demand.cells is not None:
-        return pad(pad(demand.cells, PADDED) // max(demand.parallel, 1), PADDED)
-    return pad(demand.context, PADDED)
+        return pad(pad(demand.cells, step) // max(demand.parallel, 1), step)
+    return pad(demand.context, step)
 
 
 def streams(demand: Demand) -> int:

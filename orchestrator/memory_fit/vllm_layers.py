@@ -14,7 +14,7 @@ from orchestrator.kinds import Backend
 from orchestrator.memory_fit.demand import Demand, older
 from orchestrator.memory_fit.recurrent import vllm_page
 from orchestrator.memory_fit.sizes import whole
-from orchestrator.memory_fit.widths import Layers, attention
+from orchestrator.memory_fit.widths import Layers, attention, per_rank
 from orchestrator.models import Shape
 from orchestrator.plan import Method
 
@@ -26,6 +26,9 @@ LATENT_BLOCK = 128
 """What a block is a multiple of in hybrids with latent attention."""
 ONE_GROUP_BELOW = 1.5
 """Kinds whose layer counts differ by less share the larger count as group size; else the smaller one is it."""
+LATENTS_CACHED = (0, 7, 1)
+"""The version since which latents are cached; before, keys and values of every head, padded to 256 (0.5.4
+model_executor/models/deepseek_v2.py)."""
 OVERLAPPED = (0, 23)
 """The version since which two batches are in flight at once (asynchronous scheduling): token counts of 0.22.0 fit
 one, of 0.27.1 two."""
@@ -89,7 +92,7 @@ def grouped(demand: Demand) -> Grouped | None:
 
 def _kinds(demand: Demand, shape: Shape) -> tuple[tuple[Kind, ...], int]:
     """Every kind of layer, like ones together, and the block size."""
-    layers = [layer for layer in attention(shape, demand.tensor_parallel) if layer.count]
+    layers = [layer for layer in _attention(demand, shape) if layer.count]
     if demand.method is Method.MTP and demand.drafter_shape is None and layers:
         layers = [replace(layers[0], count=layers[0].count + max(shape.mtp_layers, 1)), *layers[1:]]
     block = _block(demand, shape, layers)
@@ -108,6 +111,12 @@ def _kinds(demand: Demand, shape: Shape) -> tuple[tuple[Kind, ...], int]:
         states = (2 if demand.prefix_caching else 1) + demand.drafted
         found.append(Kind(shape.linear_layers, block, page, ("state", state), states=states))
     return _together(found), block
+
+
+def _attention(demand: Demand, shape: Shape) -> tuple[Layers, ...]:
+    if shape.kv_lora_rank is None or not older(demand.version, LATENTS_CACHED):
+        return attention(shape, demand.tensor_parallel)
+    return (Layers(shape.attention_layers, per_rank(shape.kv_heads, demand.tensor_parallel), 256, 256),)
 
 
 def smallest_block(demand: Demand) -> int:

@@ -3,7 +3,7 @@
 The peak is one forward of `max_num_batched_tokens`: in each layer gate and up, their product, and a few widths of
 residual, in the model's two bytes: 2 x (3 x intermediate / ranks + 3 x width) a token, which is 0.1055 MiB on
 Llama-3.1-8B where two logs show 0.106 (vllm#10517). After it the sampler is profiled with `max_num_seqs` rows, top-k
-and top-p on (0.20.0 v1/worker/gpu_model_runner.py:5622): the larger of both is the peak. V0 did both at once.
+and top-p on (0.20.0 v1/worker/gpu_model_runner.py:5622): the larger of both is the peak. V0 kept logits of both.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from orchestrator.memory_fit.sizes import whole
 
 SECOND_ENGINE = (0, 8)
 """The version since which V1 is the engine."""
+SORTED = (0, 11)
+"""Up to 0.10 the profiled sampler sorted all logits."""
 WIDTH = 5120
 """Of a model whose width is not known."""
 FAN_OUT = 3.5
@@ -34,11 +36,13 @@ def activation(demand: Demand) -> Estimate:
     vocab = 0 if shape is None else shape.vocab or 0
     logits = (demand.sequences or demand.parallel) * vocab
     peak = factor.times(token * demand.batch)
+    sorts = older(demand.version, SORTED)
+    sampler = (CALIBRATION.vllm_sort_bytes if sorts else CALIBRATION.vllm_sampler_bytes).times(logits)
     if older(demand.version, SECOND_ENGINE):
         peak = peak.plus(CALIBRATION.vllm_logit_bytes.times(logits))
-    else:
-        sampler = CALIBRATION.vllm_sampler_bytes.times(logits)
-        peak = Estimate(max(peak.low, sampler.low), max(peak.mid, sampler.mid), max(peak.high, sampler.high))
+        if demand.batch < demand.context:
+            sampler = NONE  # a prompt in chunks was profiled without sampling
+    peak = Estimate(max(peak.low, sampler.low), max(peak.mid, sampler.mid), max(peak.high, sampler.high))
     return peak.plus(CALIBRATION.vllm_vision) if demand.vision else peak
 
 

@@ -209,3 +209,24 @@ def test_a_forecast_is_of_one_device() -> None:
         assert four.devices == 4
     eight, sixteen = (forecast(Runtime.VLLM, demand(s.QWEN3_8B, 8192, kv=BF16, tensor_parallel=n)).kv for n in (8, 16))
     assert eight == sixteen
+
+
+def test_latents_were_cached_as_heads_before_0_7_1() -> None:
+    """60 layers, 128 / 8 heads, 256 + 256 wide: 0.94 MiB a token and rank, sixteen times what the latents take."""
+    made = demand(s.DEEPSEEK_25, 64000, kv=BF16, tensor_parallel=8, version="0.5.4")
+    before, since = pool_tokens(made, GIB), pool_tokens(replace(made, version="0.7.1"), GIB)
+    assert before is not None
+    assert since is not None
+    assert before.needed == 64000 * 60 * 16 * 512 * 2
+    assert since.needed == 64000 * 60 * 576 * 2
+
+
+def test_the_sampler_that_sorts_is_the_peak_of_short_prompts() -> None:
+    """1.26 GiB of Llama-3-8B at 8192 tokens and 256 sequences (vllm#10511), on one rank or two; less since 0.11."""
+    made = demand(s.LLAMA_8B, 8192, kv=BF16, batch=8192, sequences=256, weights=GIB, version="0.6.5")
+    for ranks in (1, 2):
+        peak = split(replace(made, tensor_parallel=ranks), 80 * GIB).activation
+        assert peak.mid / GIB == pytest.approx(1.26, rel=0.05)
+    chunked = split(replace(made, context=131072, batch=2048), 80 * GIB).activation
+    assert chunked.mid < GIB / 2
+    assert split(replace(made, batch=2048, version="0.11.0"), 80 * GIB).activation.mid < GIB / 2
