@@ -26,6 +26,10 @@ FOUR_SLOTS = 6900
 """The build since which llama-server has four slots in one cache by default."""
 
 
+FLASH_BY_DEFAULT = 6325
+"""The build since which llama.cpp uses flash attention unasked (llama.cpp pull 15434, end of August 2025)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Default:
     """A value, and whether the row said it."""
@@ -113,6 +117,17 @@ def slots(row: Row) -> tuple[int, bool, bool]:
     if unified is not None:
         return count, unified, False
     return count, count == 4 and explicit is None, count > 1
+
+
+def flash_attention(row: Row, fork: bool) -> bool:
+    """llama.cpp's -fa: what the row says; else by build, and on where the cache's values are quantised (it is refused
+    without). Its fork is taken as today's."""
+    said = row.launch.get("flash_attn")
+    if said is not None:
+        return bool(said)
+    build = None if fork else llama_build(row.engine_version)
+    values = (row.kv_dtype or str(row.launch.get("cache_type_v", ""))).lower()
+    return build is None or build >= FLASH_BY_DEFAULT or "q" in values
 
 
 def sglang_share(row: Row, device: Device, ranks: int) -> Default | None:

@@ -62,7 +62,7 @@ class Understood:
 def understand(row: Row, runtime: Runtime, fork: bool) -> Understood:
     """Everything that can be known of a row. Raises `RowError` for facts that contradict each other."""
     basis = Basis()
-    texts = named(row.model, row.quant, log_units=runtime is not Runtime.LLAMA_CPP)
+    texts = named(row.model, row.quant or _flag_text(row, "quantization"), log_units=runtime is not Runtime.LLAMA_CPP)
     texts = _as_run(texts, row, runtime)
     shape, missing = shape_of(row.facts, None if texts.known is None else texts.known.shape)
     if missing:
@@ -73,7 +73,7 @@ def understand(row: Row, runtime: Runtime, fork: bool) -> Understood:
         basis.sources["shape"] = texts.known.source
     place = device(row.gpu, row.gpu_mem, runtime, row.engine_version)
     _device_basis(place, row, basis)
-    ranks = _ranks(row, runtime, place)
+    ranks = _ranks(row, runtime, place, shape, basis)
     version = row.engine_version
     if version is None and runtime is Runtime.VLLM and row.stated.gpu_blocks is not None:
         version = FIRST_ENGINE
@@ -102,18 +102,17 @@ def understand(row: Row, runtime: Runtime, fork: bool) -> Understood:
 
 
 _IN_GGUF = {"bf16": "BF16", "f32": "F32", "mxfp4": "MXFP4"}
-_EXPERTS_ELSEWHERE = ("n_cpu_moe", "cpu_moe", "override_tensor", "ot")
+_ELSEWHERE = ("cpu_moe", "n_cpu_moe", "override_tensor", "ot", "kt_method", "kt_weight_path", "cpu_offload_gb")
+"""Flags that leave tensors, experts for the most part, to system memory; which of them is not said."""
 
 
 def _as_run(texts: Named, row: Row, runtime: Runtime) -> Named:
-    """The texts as the runtime takes them: llama.cpp has files of its own kinds, and may leave experts to the CPU."""
-    if runtime is not Runtime.LLAMA_CPP:
-        return texts
-    elsewhere = any(row.launch.get(key) for key in _EXPERTS_ELSEWHERE)
+    """The texts as the runtime takes them: llama.cpp has files of its own kinds; experts may be left to the CPU."""
+    elsewhere = texts.experts_in_ram or any(row.launch.get(key) for key in _ELSEWHERE)
     kind = texts.quantisation
-    if kind is not None and not kind.gguf:
+    if runtime is Runtime.LLAMA_CPP and kind is not None and not kind.gguf:
         kind = Quantisation(_IN_GGUF[kind.kind], True, kind.qat) if kind.kind in _IN_GGUF else None
-    return replace(texts, quantisation=kind, experts_in_ram=texts.experts_in_ram or elsewhere)
+    return replace(texts, quantisation=kind, experts_in_ram=elsewhere)
 
 
 def _device_basis(place: Device, row: Row, basis: Basis) -> None:
@@ -125,11 +124,24 @@ def _device_basis(place: Device, row: Row, basis: Basis) -> None:
         basis.assumed["gpu_mem_gib"] = "98.5 % of the nominal size are usable"
 
 
-def _ranks(row: Row, runtime: Runtime, place: Device) -> int:
+_OTHER_SPREADS = ("pipeline_parallel_size", "data_parallel_size", "pp", "dp", "dp_size")
+
+
+def _ranks(row: Row, runtime: Runtime, place: Device, shape: Shape | None, basis: Basis) -> int:
+    """Devices that share the model: as told, else all that the row's text counts, where its heads divide by them."""
     if runtime is Runtime.LLAMA_CPP:
         return max(place.count, 1)
-    told = row.tp or row.launch.get("tensor_parallel_size") or row.launch.get("tp")
-    return int(told or 1)
+    told = row.tp or row.launch.get("tensor_parallel_size") or row.launch.get("tp") or row.launch.get("tp_size")
+    if told:
+        return int(told)
+    heads = None if shape is None else shape.heads
+    spread = any(row.launch.get(flag) for flag in _OTHER_SPREADS)
+    if place.count < 2 or place.per_device or place.each or spread or heads is None or heads % place.count:
+        return 1
+    if " + " in (row.gpu or ""):
+        return 1
+    basis.assumed["tp"] = f"{place.count}, all devices that are named"
+    return place.count
 
 
 def _cache(row: Row, runtime: Runtime, shape: Shape | None, demand: Demand, basis: Basis) -> tuple[Demand, bool]:
@@ -241,7 +253,7 @@ def _llama(row: Row, fork: bool, demand: Demand, basis: Basis) -> Demand:
     cap = launch.get("attn_max_b")
     return replace(
         demand, parallel=count, kv_unified=unified and count > 1, cells=total, batch=launch.get("n_ubatch", 512),
-        flash_attention=bool(launch.get("flash_attn", True)), swa_full=bool(launch.get("swa_full", False)),
+        flash_attention=budget.flash_attention(row, fork), swa_full=bool(launch.get("swa_full", False)),
         trims_windows=not fork, attention_cap=cap * MIB if cap else None, weights_on_device=share,
     )  # fmt: skip
 

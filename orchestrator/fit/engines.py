@@ -66,9 +66,12 @@ def vllm(row: Understood) -> Answer:
         pool = int(available.mid)
     if row.shape is not None and row.kv_known:
         figures |= _held(demand, pool if pool is not None or available is None else int(available.mid), row)
-    if pool is not None:
+    printed_parts = row.row.stated.activation is not None
+    if pool is not None and (pool > 0 or printed_parts):  # by its own parts vLLM prints less than nothing as well
         figures["kv_gib"] = _gib(pool)
-    if row.weights is not None:
+    if available is not None:
+        figures["short_gib"] = _short(figures.get("needed_gib"), available.mid)
+    if row.weights is not None and not row.named.experts_in_ram:
         figures["weights_gib"] = _gib(loading.sharded(row.weighing(row.weights.mid)).device + _drafter(row))
     judged = _judge(row, demand, available)
     exact = ("needed_gib", "attn_block_size", "budget_gib", *(("kv_gib", "max_concurrency") if counted else ()))
@@ -78,6 +81,12 @@ def vllm(row: Understood) -> Answer:
 
 def _share_said(row: Understood) -> bool:
     return row.row.stated.budget is not None or budget.utilisation(row.row).said
+
+
+def _short(needed: float | int | None, available: float) -> float | None:
+    """GiB that lack for one sequence, or for anything at all; None when nothing lacks."""
+    lacking = (needed or 0) - available / GIB
+    return lacking if lacking > 0 else None
 
 
 def _drafter(row: Understood) -> int:
@@ -95,7 +104,7 @@ def _held(demand: Demand, pool: int | None, row: Understood) -> dict[str, float 
     if holds is None:
         return figures
     figures["needed_gib"] = _gib(holds.needed)
-    if pool is not None:
+    if pool is not None and pool > 0:
         figures |= {
             "kv_tokens": row.row.stated.kv_tokens or holds.tokens, "max_concurrency": holds.concurrency,
             "gpu_blocks": holds.blocks,
@@ -175,8 +184,13 @@ _LEAST = Quantisation("int4", False)
 """The narrowest that vLLM and SGLang run a model in, as far as it is common."""
 
 
+_APART = verdict.unknown([("weights", "which tensors are on the device is not said: some are in system memory")])
+
+
 def _judge(row: Understood, demand: Demand, available: Estimate | None) -> Judged:
     missing = _missing(row, ("model", "facts", "context", "gpu_mem_gib", "weights", "quant", "drafter", "draft"))
+    if row.named.experts_in_ram:
+        return _APART
     if row.weights is not None and available is not None and available.mid <= 0 and row.quantisation_said:
         return verdict.pool(0, available, context=0, longest=None)
     if row.shape is None or available is None or "context" in row.basis.unknown:
@@ -261,7 +275,7 @@ def _judge_llama(row: Understood, range_: tuple[int, int, int], complete: bool, 
     if row.named.experts_in_ram:
         if cache > usable:
             return verdict.total(cache, cache, cache, usable)
-        return verdict.unknown([("weights", "which tensors are on the device is not said: experts in system memory")])
+        return _APART
     if not complete:
         least = 0 if row.weights is None else int(row.weights.low) // max(row.ranks, 1)
         if least > usable:
@@ -289,7 +303,7 @@ def sglang(row: Understood) -> Answer:
     figures: dict[str, float | int | None] = {}
     share = budget.sglang_share(row.row, row.device, row.ranks)
     held = None
-    if row.weights is not None:
+    if row.weights is not None and not row.named.experts_in_ram:
         held = loading.sharded(row.weighing(row.weights.mid)).device + _drafter(row)
         figures["weights_gib"] = _gib(held)
     room = None
@@ -320,6 +334,8 @@ def sglang(row: Understood) -> Answer:
             figures["available_gib"] = _gib(spare)
             around = Estimate(spare * 0.95, spare, spare * 1.05) if spare > 0 else Estimate(spare, spare, spare)
             judged = verdict.pool(demand.context * (each + draft), around, context=demand.context, longest=left.tokens)
+    if row.named.experts_in_ram:
+        judged = _APART
     return Answer(judged, figures, ("k_gib", "v_gib", "kv_gib"), ("available_gib",))
 
 

@@ -3,7 +3,7 @@
 Bytes come, in this order, from what a row states, from a known file of that model, from parameters x bits. GGUF bits
 are over all tensors (llama.cpp tools/quantize/README.md, Llama-3.1-8B; Unsloth's XL kinds from the files of
 unsloth/Qwen3.5-27B-GGUF over 26.9e9 parameters). Those of safetensors are of the linear layers; embeddings, head and
-vision stay in 16 bit, and in mixtures of experts so does all but the experts, for AWQ and FP4.
+vision stay in 16 bit, and in mixtures of experts so does all but the experts, for FP4.
 """
 
 from __future__ import annotations
@@ -42,12 +42,16 @@ class _Bits:
 
 _LINEAR_BITS = {
     "int4": _Bits(4.125, 4.16, 4.7), "w4a16": _Bits(4.125, 4.16, 4.7), "gptq": _Bits(4.125, 4.2, 4.7),
-    "awq": _Bits(4.15, 4.5, 5.0, True), "nvfp4": _Bits(4.5, 4.97, 6.5, True), "mxfp4": _Bits(4.25, 4.25, 4.25, True),
+    "awq": _Bits(4.15, 4.16, 5.0), "nvfp4": _Bits(4.5, 4.97, 6.5, True), "mxfp4": _Bits(4.25, 4.25, 4.25, True),
     "int8": _Bits(8.0, 8.1, 8.5), "fp8": _Bits(8.0, 8.02, 8.3), "bf16": _Bits(16, 16, 16), "f32": _Bits(32, 32, 32),
     "nf4": _Bits(4.1, 4.5, 5.0),
 }  # fmt: skip
-"""Bits a weight of the linear layers. int4: groups of 128 with a 16-bit scale. nvfp4 in dense models: 4.97 over what
+"""Bits a weight of the linear layers. int4: groups of 128 with a 16-bit scale; awq: a 4-bit zero point as well, experts
+and attention alike (AutoAWQ: Mixtral 24.65 GB, Qwen2.5-32B 19.33 GB). nvfp4 in dense models: 4.97 over what
 nvidia's Qwen3.6-27B (22 GB) has besides embeddings, vision and head, for publishers keep some layers wider."""
+
+_AWQ_IN_HYBRIDS = _Bits(4.15, 4.5, 5.0, True)
+"""Gated delta nets are left in 16 bit (vllm-project/recipes#971), and the groups are smaller (vllm#40128)."""
 
 _GGUF = re.compile(
     r"(?<![a-z0-9])(ud-)?((?:iq[1-6]_(?:xxs|xs|s|m|nl|ks|k)|q[2-8]_k(?:_(?:xl|s|m|l))?|q[4-8]_[01]|tq[12]_0|mxfp4(?:_moe)?))(?![a-z0-9_])"
@@ -187,6 +191,8 @@ def _from_parameters(known: Known, quantisation: Quantisation, ranks: int) -> Es
     if quantisation.gguf:
         return _gguf(known, quantisation, parameters)
     stored = _LINEAR_BITS[quantisation.kind]
+    if quantisation.kind == "awq" and known.shape.linear_layers:
+        stored = _AWQ_IN_HYBRIDS
     extras = sum(_extras(known, quantisation))
     if known.expert_parameters and stored.experts_only:
         narrow, padded = known.expert_parameters, _padding(known, quantisation, ranks)
