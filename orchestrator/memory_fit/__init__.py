@@ -17,8 +17,8 @@ from orchestrator.memory_fit.recurrent import state_layer
 from orchestrator.memory_fit.sglang_pool import SglangPool, sglang_pool
 from orchestrator.memory_fit.sizes import GIB, MIB, explain, gigabytes
 from orchestrator.memory_fit.vllm_budget import Split, split
-from orchestrator.memory_fit.vllm_layers import unpackable
-from orchestrator.memory_fit.vllm_pool import Holds, Pool, pool_bytes, pool_tokens, vllm_pool
+from orchestrator.memory_fit.vllm_layers import Grouped, unpackable
+from orchestrator.memory_fit.vllm_pool import Holds, Pool, pool_bytes, pool_tokens, vllm_layout, vllm_pool
 from orchestrator.memory_fit.widths import attention_token
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Corrected",
     "Demand",
     "Estimate",
+    "Grouped",
     "Holds",
     "Largest",
     "Limits",
@@ -57,5 +58,6 @@ __all__ = [
     "state_layer",
     "unpackable",
     "vllm",
+    "vllm_layout",
     "vllm_pool",
 ]

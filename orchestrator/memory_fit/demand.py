@@ -17,7 +17,7 @@ DRAFTING = SNAPSHOTS | {Method.DRAFT}
 """Methods that compute their drafts with a model: its own cache, its own buffers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a copy is made for each size that is tried, and a dict is copied ten times as fast
 class Demand:
     """What is to run. `context` is tokens a sequence, `parallel` sequences at once; bytes else.
 
@@ -82,6 +82,12 @@ class Demand:
     """ik_llama.cpp's -amb, bytes."""
     weights_on_device: float = 1.0
     """The share of layers on the device, where llama.cpp was told to leave some to the CPU (-ngl)."""
+
+    def sized(self, context: int, parallel: int) -> Demand:
+        """The same at another size: what `dataclasses.replace` does, without asking for each field."""
+        made = object.__new__(Demand)
+        made.__dict__.update(self.__dict__, context=context, parallel=parallel)
+        return made
 
     @property
     def drafted(self) -> int:

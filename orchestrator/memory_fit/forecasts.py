@@ -8,6 +8,7 @@ from orchestrator.memory_fit import host as hosts
 from orchestrator.memory_fit import llama_compute, llama_kv, overhead, recurrent, sglang_pool, vllm_peak, weights
 from orchestrator.memory_fit.calibration import CALIBRATION, NONE, Estimate
 from orchestrator.memory_fit.demand import DRAFTING, Demand
+from orchestrator.memory_fit.vllm_layers import Grouped
 from orchestrator.memory_fit.vllm_pool import vllm_pool
 from orchestrator.models import Runtime
 from orchestrator.plan import ExpectedMemory
@@ -67,9 +68,9 @@ def llama_cpp(demand: Demand, *, budget: int | None = None) -> ExpectedMemory:
     )
 
 
-def vllm(demand: Demand, *, budget: int | None = None) -> ExpectedMemory:
+def vllm(demand: Demand, *, budget: int | None = None, layout: Grouped | None = None) -> ExpectedMemory:
     """vLLM V1 with an absolute KV pool that holds all sequences at full length; graphs come on top."""
-    pool = vllm_pool(demand)
+    pool = vllm_pool(demand, layout)
     kv = state = 0
     if pool is not None:
         state = demand.parallel * pool.state_blocks * pool.block_bytes
@@ -108,8 +109,15 @@ def sglang(demand: Demand, *, budget: int | None = None) -> ExpectedMemory:
 _BY_RUNTIME = {Runtime.LLAMA_CPP: llama_cpp, Runtime.VLLM: vllm, Runtime.SGLANG: sglang}
 
 
-def forecast(runtime: Runtime, demand: Demand, *, budget: int | None = None) -> ExpectedMemory:
-    """What the demand takes on each device, with this runtime. Pure; some tens of microseconds."""
+def forecast(
+    runtime: Runtime, demand: Demand, *, budget: int | None = None, layout: Grouped | None = None
+) -> ExpectedMemory:
+    """What the demand takes on each device, with this runtime. Pure; some tens of microseconds.
+
+    `layout` is `vllm_layout` of this demand at any size.
+    """
+    if runtime is Runtime.VLLM:
+        return vllm(demand, budget=budget, layout=layout)
     return _BY_RUNTIME[runtime](demand, budget=budget)
 
 

@@ -36,9 +36,15 @@ class Pool:
         return self.blocks * self.block_bytes
 
 
-def vllm_pool(demand: Demand) -> Pool | None:
+def vllm_layout(demand: Demand) -> Grouped | None:
+    """What all contexts and numbers of sequences of a demand have in common, for who asks for many of them; None where
+    they have nothing."""
+    return grouped(demand) if demand.shape is not None and demand.shape.attention_layers else None
+
+
+def vllm_pool(demand: Demand, layout: Grouped | None = None) -> Pool | None:
     """The pool that holds `parallel` sequences of `context` tokens. None without a shape, or without a cache."""
-    layout = grouped(demand)
+    layout = layout or grouped(demand)
     if layout is None:
         return None
     tokens, states = _blocks(layout, demand, demand.context)

@@ -93,7 +93,7 @@ def _look(search: Search, site: Site, bugs: Known) -> tuple[list[tuple[Fitted, P
     candidates, rejected = enumerate_all(search)
     built: list[tuple[Fitted, Plan]] = []
     for candidate in candidates:
-        outcome = place(candidate, search.places, search.wish, lambda c: _one(site, c, bugs))
+        outcome = place(candidate, search.places, search.wish, lambda c, brief: _one(site, c, bugs, brief=brief))
         if isinstance(outcome, Rejected):
             rejected.append(outcome)
         else:
@@ -110,11 +110,11 @@ def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
     )[:MOST_TURNED_DOWN]
 
 
-def _one(site: Site, candidate: Candidate, bugs: Known) -> tuple[Fitted, Plan] | Rejected:
+def _one(site: Site, candidate: Candidate, bugs: Known, *, brief: bool) -> tuple[Fitted, Plan] | Rejected:
     if candidate.evidence is Evidence.REFUTED and site.wish.method is None and candidate.known is not None:
         text = f"refuted {candidate.known.date.isoformat()}: {candidate.known.note or 'known not to work or to pay'}"
         return candidate.reject("refuted", text, candidate.known.source)
-    fitted = fit(candidate, site.facts, site.wish, bugs, site.measured)
+    fitted = fit(candidate, site.facts, site.wish, bugs, site.measured, brief=brief)
     if isinstance(fitted, Rejected):
         return fitted
     built = build(site, fitted)

@@ -8,7 +8,7 @@ from hosts.facts import Accelerator, HostFacts
 from orchestrator.catalogue.restrictions import Restriction
 from orchestrator.kinds import Backend
 from orchestrator.measured import NOTHING, Measured
-from orchestrator.memory_fit import Demand, corrected, explain, fits, reserve
+from orchestrator.memory_fit import Demand, Grouped, corrected, explain, fits, reserve, vllm_layout
 from orchestrator.memory_fit import forecast as expect
 from orchestrator.models import Runtime
 from orchestrator.plan import ExpectedMemory, Reason, Rejected
@@ -31,6 +31,9 @@ from orchestrator.settings import Settings
 BATCH_VLLM = 2048
 """max_num_batched_tokens: scratch grows with it; 4096-8192 is the most for 24 GB (club-3090#838)."""
 BATCH_LLAMA = 512
+SURELY = 0.8
+"""The part of a file's weights that is on the devices for certain: embeddings may stay in system memory, and a vision
+tower or an MTP head may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,16 @@ def fit(
     wish: Preferences,
     restrictions: Known = (),
     measured: Measured = NOTHING,
+    *,
+    brief: bool = False,
 ) -> Fitted | Rejected:
-    """The most worthy size that fits and is safe, or why there is none."""
+    """The most worthy size that fits and is safe, or why there is none; `brief`: nobody reads why."""
     weights, drafter_bytes = candidate.weights, candidate.drafter_bytes
     if weights is None or drafter_bytes is None:
         return candidate.reject("size_unknown", _size_unknown(candidate), candidate.variant.source)
+    budget = budget_of(candidate, facts)
+    if brief and budget is not None and SURELY * weights > budget * candidate.tensor_parallel:
+        return candidate.reject("too_big", "the weights alone are larger", candidate.variant.source)
     known = applicable(restrictions, candidate)
     length, cut = drafts.trained(candidate, wish, drafts.wanted(candidate, wish))
     terms = settle(candidate, wish, known, Size(wish.context, wish.parallel, length, wish.batch))
@@ -93,7 +101,7 @@ def fit(
     bounds = _bounds(candidate, wish, terms)
     if isinstance(bounds, Rejected):
         return bounds
-    search = _Search(candidate, wish, known, length, bounds, budget_of(candidate, facts), measured)
+    search = _Search(candidate, wish, known, length, bounds, budget, measured)
     found = search.run(terms)
     if isinstance(found, Rejected):
         return found
@@ -165,9 +173,9 @@ class _Search:
     budget: int | None
     measured: Measured
 
-    def forecast(self, demand: Demand) -> ExpectedMemory:
+    def forecast(self, demand: Demand, layout: Grouped | None = None) -> ExpectedMemory:
         """What this takes on each device, as this host's own measurements correct it."""
-        expected = expect(self.candidate.image.runtime, demand, budget=self.budget)
+        expected = expect(self.candidate.image.runtime, demand, budget=self.budget, layout=layout)
         residual = self.measured.memory.get(ran(self.candidate)) if self.measured.memory else None
         return expected if residual is None else corrected(expected, residual).expected
 
@@ -191,13 +199,14 @@ class _Search:
 
     def _largest(self, terms: Terms, bits: int) -> Fitted | None:
         """The most worthy size whose memory fits and that nothing refuses."""
-        base = self._demand(terms)
+        base = replace(self._demand(terms), state_bits=bits)
+        layout = vllm_layout(base) if self.candidate.image.runtime is Runtime.VLLM else None
 
         def look(context: int, parallel: int) -> Fitted | None:
-            demand = replace(base, context=context, parallel=parallel, state_bits=bits)
+            demand = base.sized(context, parallel)
             if refuses(terms, self.candidate, Size(context, parallel, self.length, demand.batch)) is not None:
                 return None
-            expected = self.forecast(demand)
+            expected = self.forecast(demand, layout)
             if not fits(expected):
                 return None
             reasons = () if bits == 32 else (_STATE_16_BIT,)

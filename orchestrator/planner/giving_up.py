@@ -24,13 +24,19 @@ _SMALLER = {
 def less(runtime: Runtime, demand: Demand, fits: Callable[[Demand], bool], wish: Preferences) -> str:
     """`; it would fit with ...`: each thing that alone makes it fit, in the order in which one misses it least; else
     all of them together."""
-    found = list(_each(runtime, demand, fits, wish))
+    least = replace(demand, parallel=1, context=min(demand.context, _SHORTEST), kv=_smallest(runtime, demand))
+    found = list(_each(runtime, demand, fits, wish)) if fits(least) else []  # mostly it is the weights
     if found:
         return f"; it would fit with {', or with '.join(found)}"
     least = replace(demand, parallel=1, context=min(demand.context, sizes.LEAST_GPU))
     if (wish.parallel or wish.context) and fits(least):
         return f"; it would fit with parallel 1 and context {least.context}"
     return "; less context, fewer sequences or another KV type do not make it fit"
+
+
+def _smallest(runtime: Runtime, demand: Demand) -> KvType:
+    """The next smaller KV type, where one may be given up."""
+    return _SMALLER[runtime].get(demand.kv, demand.kv) if demand.flash_attention else demand.kv
 
 
 def _each(runtime: Runtime, demand: Demand, fits: Callable[[Demand], bool], wish: Preferences) -> Iterator[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.models import Runtime, Shape
 from orchestrator.plan import Plan, Reason, Rejected
 from orchestrator.planner.candidates import Candidate, evenly
 from orchestrator.planner.fitting import Fitted
-from orchestrator.planner.places import TOGETHER, Places
+from orchestrator.planner.places import TOGETHER, Group, Places
 from orchestrator.planner.sizes import worth
 from orchestrator.planner.wishes import Preferences
 
 Built = tuple[Fitted, Plan]
+One = Callable[[Candidate, bool], Built | Rejected]
+"""Builds a candidate on its devices; True where nobody will read why it cannot be built."""
 TOO_BIG = "too_big"
 _HELPED = frozenset({TOO_BIG, "too_many_slots", "context_limit"})
 """What more devices can help against: some limits are those of little memory."""
@@ -22,9 +24,7 @@ ROOMY = 32768
 _SHARES_HEADS = frozenset({Runtime.VLLM, Runtime.SGLANG})
 
 
-def place(
-    candidate: Candidate, places: Places, wish: Preferences, one: Callable[[Candidate], Built | Rejected]
-) -> list[Built] | Rejected:
+def place(candidate: Candidate, places: Places, wish: Preferences, one: One) -> list[Built] | Rejected:
     """The candidate as built by `one` on as few devices as hold it; where that is cramped, on more as well.
 
     The rejection is that of the fewest devices: what more of them would not help against is told once.
@@ -36,23 +36,33 @@ def place(
         if unshared is not None:
             first = first or unshared
             continue
-        fitting: list[Built] = []
-        for choice in places.choices(candidate.devices, number):
-            outcome = one(replace(candidate, devices=choice))
-            if not isinstance(outcome, Rejected):
-                fitting.append(outcome)
-            else:
-                first = first or outcome
-        if fitting:
-            best = max(fitting, key=lambda built: worth(built[0].context, built[0].parallel))
+        best = _on(candidate, places.choices(candidate.devices, number), one, brief=first is not None)
+        if isinstance(best, tuple):
             found.append(_told(best, first, wish.tensor_parallel))
             if not cramped(best[0], wish):
                 break
-        elif first is not None and first.code not in _HELPED and wish.tensor_parallel is None:
+            continue
+        first = first or best
+        if first is not None and first.code not in _HELPED and wish.tensor_parallel is None:
             break
     if found:
         return found
     return first or candidate.reject("too_few_gpus", f"there are no {wish.tensor_parallel} GPUs of this kind")
+
+
+def _on(candidate: Candidate, choices: Sequence[Group], one: One, *, brief: bool) -> Built | Rejected | None:
+    """On the better of equally many devices, the first of equals; None where there are not so many.
+
+    The last choice has the most memory free: what does not fit there fits nowhere.
+    """
+    if not choices:
+        return None
+    roomiest = one(replace(candidate, devices=choices[-1]), brief)
+    if isinstance(roomiest, Rejected):
+        return roomiest
+    others = [one(replace(candidate, devices=choice), brief) for choice in choices[:-1]]
+    fitting = [*(built for built in others if not isinstance(built, Rejected)), roomiest]
+    return max(fitting, key=lambda built: worth(built[0].context, built[0].parallel))
 
 
 def cramped(fitted: Fitted, wish: Preferences) -> bool:

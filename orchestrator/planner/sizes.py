@@ -42,15 +42,17 @@ def worth(context: int, parallel: int) -> float:
 def largest(choices: Sequence[int], parallels: Sequence[int], look: Callable[[int, int], Found | None]) -> Found | None:
     """The most worthy size that `look(context, parallel)` finds to fit; None when none does.
 
-    A context that fits says that all shorter ones do, so few are looked at. `choices` rise, `parallels` fall.
+    A context that fits says that all shorter ones do, so few are looked at, and none that would be worth no more than
+    what was found. `choices` rise, `parallels` fall.
     """
     best: tuple[float, Found] | None = None
     for parallel in parallels:
-        if best is not None and worth(choices[-1], parallel) <= best[0]:
+        better = choices if best is None else [c for c in choices if worth(c, parallel) > best[0]]
+        if not better:
             continue
-        at, found = _longest(choices, partial(_swapped, look, parallel))
-        if found is not None and (best is None or worth(choices[at], parallel) > best[0]):
-            best = (worth(choices[at], parallel), found)
+        at, found = _longest(better, partial(_swapped, look, parallel))
+        if found is not None:
+            best = (worth(better[at], parallel), found)
     return None if best is None else best[1]
 
 

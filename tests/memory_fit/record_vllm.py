@@ -143,7 +143,7 @@ def lines(version: str) -> Iterator[dict[str, Any]]:
 def as_json(demand: Demand) -> dict[str, Any]:
     """The fields that are not at their default."""
     plain = Demand(0, None, 0, 0)
-    changed = {n: v for n in Demand.__slots__ if (v := getattr(demand, n)) != getattr(plain, n)}
+    changed = {n: v for n in Demand.__dataclass_fields__ if (v := getattr(demand, n)) != getattr(plain, n)}
     return {n: v.model_dump(exclude_defaults=True) if isinstance(v, Shape) else v for n, v in changed.items()}
 
 
