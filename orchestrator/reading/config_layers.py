@@ -7,6 +7,7 @@ From config.json, whose authors say it in a dozen ways. Names of keys and their 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -48,6 +49,22 @@ _ON_REQUEST = frozenset({"qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_5_vl
 """Models that have a window only with `use_sliding_window`."""
 _OPAQUE = ("index_topk", "index_head_dim", "compress_ratios", "compress_ratio")
 """Keys of caches that hold more, or less, than keys and values (DeepSeek V3.2 and V4)."""
+_OTHERWISE: Mapping[str, str] = {
+    "longcat_flash": "each of its layers attends twice",
+    "longcat_flash_ngram": "each of its layers attends twice",
+    "recurrent_gemma": "its blocks repeat a pattern, and attend to a window",
+}
+"""Kinds of models whose layers are not what their number says."""
+_TELLING = re.compile(
+    r"(?:^|_)(?:ssm|mamba|recurrent|lru|r?wkv|windows?|local|cla|kv_reuse|kv_shar\w*|cross_attention|cross_attn"
+    r"|block_types|indexer|linear_att\w*|att\w*_every|compress\w*|retention)(?:_|$)|^index_(?:topk|block|local|kpool)|_attn_(?:idx|indices)"
+)
+"""Keys that tell of layers which do not simply attend to everything. Where one is said and nothing else was
+understood of a model's layers, they are not guessed."""
+_UNTELLING = frozenset({
+    "sliding_window", "sliding_window_size", "use_sliding_window", "max_window_layers", "num_local_experts",
+    "sliding_window_pattern", "global_attn_every_n_layers",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +81,7 @@ class Layers:
 
 def layers(said: Said, model_type: str) -> Layers | None:
     """The layers of a model; None when their number is not said. Raises `BadKey`, `Unclear`."""
-    for key in _OPAQUE:
-        if said.has(key):
-            raise Unclear(f"its cache is laid out by {said.where}{key}, which is not understood here")
+    _understood(said, model_type)
     count = said.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     listed = _listed(said)
     if listed is not None and (count is None or len(listed) != count):
@@ -80,12 +95,32 @@ def layers(said: Said, model_type: str) -> Layers | None:
         return None
     if count > MOST_LAYERS:
         raise BadKey(f"{said.where}num_hidden_layers is {count}, which cannot be")
-    kinds = listed or _linear(said, count) or _windowed(said, model_type, count)
+    kinds = listed or _linear(said, model_type, count) or _windowed(said, model_type, count)
+    if listed is None and set(kinds) == {Layer.FULL}:
+        _nothing_told(said)
     kinds = _without_shared(said, kinds)
     window = _window(said) if Layer.SLIDING in kinds else None
     if Layer.SLIDING in kinds and window is None:
         raise BadKey(f"{said.where}sliding_window is missing, though layers are said to have one")
     return Layers(kinds, window)
+
+
+def _understood(said: Said, model_type: str) -> None:
+    """Raises `Unclear` for a kind of model that is known not to be understood here."""
+    for key in _OPAQUE:
+        if said.has(key):
+            raise Unclear(f"its cache is laid out by {said.where}{key}, which is not understood here")
+    if model_type in _OTHERWISE:
+        raise Unclear(_OTHERWISE[model_type])
+    if "bert" in model_type or said.flag("is_encoder_decoder"):
+        raise Unclear(f"{model_type or 'it'} is no model that only decodes")
+
+
+def _nothing_told(said: Said) -> None:
+    """Raises `Unclear` where a key tells of layers that do not simply attend to everything."""
+    for key in said.like(_TELLING):
+        if key not in _UNTELLING:
+            raise Unclear(f"{said.where}{key} tells of layers that are not understood here")
 
 
 def _listed(said: Said) -> tuple[Layer, ...] | None:
@@ -120,8 +155,13 @@ def _no_attention(block: Said) -> bool:
     return bool(attention.flag("no_op")) or bool(attention.flag("replace_with_linear"))
 
 
-def _linear(said: Said, count: int) -> tuple[Layer, ...] | None:
-    """Hybrids that say how often a layer attends."""
+def _linear(said: Said, model_type: str, count: int) -> tuple[Layer, ...] | None:
+    """Hybrids that say how often a layer attends, or which."""
+    if model_type == "falcon_h1":
+        return (Layer.BOTH,) * count
+    attending = set(said.counts("attn_layer_indices", "full_attn_idxs"))  # Bamba, LFM2
+    if attending:
+        return tuple(Layer.FULL if i in attending else Layer.LINEAR for i in range(count))
     part = said.part("linear_attn_config")
     if part is not None:  # Kimi: layers are counted from 1
         full = set(part.counts("full_attn_layers"))
@@ -167,6 +207,9 @@ def _windowed(said: Said, model_type: str, count: int) -> tuple[Layer, ...]:
         return tuple(Layer.SLIDING if (i + 1) % every else Layer.FULL for i in range(count))
     if model_type in _ALL_SLIDING:
         return (Layer.SLIDING,) * count
+    longest = said.count("max_position_embeddings")
+    if longest is not None and (_window(said) or 0) >= longest:
+        return everywhere  # Phi-4-multimodal: a window that no text fills
     raise Unclear(f"it has a sliding window, and {model_type or 'its kind'} does not say in which layers")
 
 

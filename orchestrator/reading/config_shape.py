@@ -6,6 +6,7 @@ those that transformers 5.24.0 and vLLM 0.33.0 would take; what cannot be told i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,20 @@ _NESTED = ("text_config", "thinker_config", "llm_config", "language_config", "tr
 _DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "layer_types", "hybrid_override_pattern")
 _DTYPES = {"bfloat16", "float16", "float32"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+
+_HEAD_DIM = {
+    "afmoe": 128, "cohere2_moe": 128, "cwm": 128, "ernie4_5": 128, "gemma": 256, "gemma2": 256, "gemma3_text": 256,
+    "gemma3n_text": 256, "gemma4_text": 256, "glm": 128, "glm4": 128, "gpt_oss": 64, "helium": 128, "hy_v3": 128,
+    "laguna": 128, "llama4_text": 128, "mellum": 128, "mimo_v2_flash": 192, "minimax_m2": 128, "ministral3": 128,
+    "nemotron_h": 128, "qwen3": 128, "qwen3_5_text": 256, "qwen3_5_moe_text": 256, "qwen3_next": 256,
+    "qwen3_vl_text": 128, "seed_oss": 128, "solar_open": 128, "vaultgemma": 256, "zaya": 128,
+}  # fmt: skip
+"""What these kinds take for a width that is not said; all others divide the hidden state among their heads."""
+_HEADS = {"gemma3_text": (8, 4)}
+"""Query and KV heads likewise: Gemma 3 4B says neither."""
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_attention_groups")
+_GROUPED = re.compile(r"(?:kv|key_value)\w*heads|heads?_kv|(?:query|attention|attn)_groups")
+"""Keys that tell of KV heads. Where one is said under a name that is not known, they are not guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +67,12 @@ def shape(outer: Said, said: Said, *, mtp_layers: int | None, tied: bool | None)
     if found is None:
         return None
     hidden = said.count("hidden_size", "n_embd", "d_model", "dim")
-    heads = said.count("num_attention_heads", "n_head", "n_heads")
+    heads = said.count("num_attention_heads", "n_head", "n_heads") or _HEADS.get(model_type, (None, None))[0]
     rank = said.count("kv_lora_rank", least=0) or None
     attention = found.having(Layer.FULL, Layer.SLIDING, Layer.BOTH)
     linear = found.having(Layer.LINEAR, Layer.BOTH)
-    width, value = _widths(said, hidden, heads, rank)
-    kv, by_layer = _kv_heads(said, heads, found)
+    width, value = _widths(said, model_type, hidden, heads, rank)
+    kv, by_layer = _kv_heads(said, model_type, heads, found)
     if attention and rank is None and not (kv and width):
         return None  # how wide a key is, nobody says
     recurrent = _linear(said, hidden, heads) if linear else Linear(0, 0, 0, None, 4)
@@ -136,25 +151,36 @@ def _experts(said: Said) -> int | None:
     return max(said.counts(*names), default=0) or None
 
 
-def _widths(said: Said, hidden: int | None, heads: int | None, rank: int | None) -> tuple[int, int | None]:
+def _widths(
+    said: Said, model_type: str, hidden: int | None, heads: int | None, rank: int | None
+) -> tuple[int, int | None]:
     """Widths of a key and of a value. With MLA those of its unfolded form."""
     nope, rope = said.count("qk_nope_head_dim", least=0), said.count("qk_rope_head_dim", least=0)
     if rank is not None and nope is not None and rope is not None:
         return nope + rope, said.count("v_head_dim", least=0) or None
     width = said.count("head_dim", "hidden_size_per_head", "kv_channels", "attention_head_dim", least=0)
+    width = width or _HEAD_DIM.get(model_type)
     if not width and hidden and heads:
         width = hidden // heads
     return width or 0, said.count("v_head_dim", least=0) or None
 
 
-def _kv_heads(said: Said, heads: int | None, found: Layers) -> tuple[int, tuple[int, ...]]:
-    """KV heads, and a number a layer where attending layers differ."""
-    several = said.counts("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", least=0)
+def _kv_heads(said: Said, model_type: str, heads: int | None, found: Layers) -> tuple[int, tuple[int, ...]]:
+    """KV heads, and a number a layer where attending layers differ. Raises `Unclear` where they are said under a
+    name that is not known: as many as query heads would be a guess."""
+    several = said.counts(*_KV_HEADS, least=0)
+    part = said.part("attn_config")  # DBRX, MPT
+    if not several and part is not None:
+        several = part.counts("kv_n_heads")
     blocks = said.objects("block_configs")
     if blocks and heads:
         several = tuple(_block_heads(block, heads) for block in blocks)
     if not several and said.flag("multi_query"):
         several = (1,)
+    if not several and model_type in _HEADS:
+        several = (_HEADS[model_type][1],)
+    if not several and (unknown := said.like(_GROUPED)):
+        raise Unclear(f"{said.where}{unknown[0]} tells of KV heads, and is not understood here")
     if len(several) <= 1:
         return (several[0] if several else heads or 0), ()
     if len(several) < len(found.kinds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,10 @@ class Said:
     def raw(self, *keys: str) -> Any:
         """The first value that is said under the keys, whatever it is."""
         return next((self._values[key] for key in keys if self._values.get(key) is not None), None)
+
+    def like(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
+        """Keys of this kind that say something: neither absent, nor false, nor empty."""
+        return tuple(key for key, value in self._values.items() if value and pattern.search(key))
 
     def _named(self, keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
         yield from ((key, self._values[key]) for key in keys if self._values.get(key) is not None)

@@ -309,6 +309,23 @@ def test_layers_without_heads() -> None:
          {"attention_layers": 2, "linear_layers": 6, "linear_head_dim": 0, "linear_value_dim": 512, "conv_kernel": 3}),
         ({"model_type": "minimax", "attn_type_list": [0, 0, 0, 1] * 2},
          {"attention_layers": 2, "linear_layers": 6, "linear_value_heads": 8, "conv_kernel": 1}),
+        ({"model_type": "falcon_h1", "mamba_d_ssm": 512, "mamba_n_heads": 8, "mamba_d_head": 64, "mamba_d_state": 256},
+         {"attention_layers": 8, "linear_layers": 8, "linear_head_dim": 256, "linear_value_dim": 64}),
+        ({"model_type": "bamba", "attn_layer_indices": [2, 6], "mamba_n_heads": 8, "mamba_d_head": 64,
+          "mamba_d_state": 128}, {"attention_layers": 2, "linear_layers": 6}),
+        ({"model_type": "lfm2", "conv_L_cache": 3, "full_attn_idxs": [1, 5]},
+         {"attention_layers": 2, "linear_layers": 6, "conv_kernel": 3}),
+        ({"model_type": "dbrx", "num_key_value_heads": None, "attn_config": {"kv_n_heads": 4}}, {"kv_heads": 4}),
+        ({"model_type": "step3_text", "num_key_value_heads": None, "num_attention_groups": 1}, {"kv_heads": 1}),
+        # a width that is not said is not always the hidden state divided among the heads
+        ({"model_type": "gemma3_text", "num_attention_heads": None, "num_key_value_heads": None, "sliding_window": 64},
+         {"heads": 8, "kv_heads": 4, "head_dim": 256, "sliding_layers": 7}),
+        ({"model_type": "qwen3"}, {"head_dim": 128}),
+        ({"model_type": "qwen2"}, {"head_dim": 64}),
+        ({"model_type": "phi4mm", "sliding_window": 262144, "max_position_embeddings": 131072}, {"sliding_layers": 0}),
+        # keys that say nothing are not taken for a riddle
+        ({"model_type": "smollm3", "sliding_window": None, "use_sliding_window": False, "num_local_experts": 4,
+          "max_window_layers": 8, "add_cross_attention": False, "use_cla": False}, {"attention_layers": 8}),
     ],
     ids=lambda value: str(value.get("model_type", "by_layer"))[:20] if isinstance(value, dict) else None,
 )  # fmt: skip
@@ -317,3 +334,24 @@ def test_families(config: dict[str, Any], expected: dict[str, object]) -> None:
     shape = of_config({**base, **config})
     assert shape is not None
     assert {key: getattr(shape, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "recurrent_gemma", "attention_window_size": 2048}, "repeat a pattern"),
+        ({"model_type": "longcat_flash", "kv_lora_rank": 512}, "attends twice"),
+        ({"model_type": "mllama_text_model", "cross_attention_layers": [1, 3]}, "cross_attention_layers"),
+        ({"model_type": "hunyuan", "use_cla": True, "cla_share_factor": 2}, "use_cla"),
+        ({"model_type": "of-tomorrow", "ssm_cfg": {"d_state": 16}}, "ssm_cfg"),
+        ({"model_type": "of-tomorrow", "local_attention": 128}, "local_attention"),
+        ({"model_type": "of-tomorrow", "num_key_value_heads": None, "num_query_groups": 2}, "num_query_groups"),
+        ({"model_type": "modernbert"}, "only decodes"),
+        ({"model_type": "bart", "is_encoder_decoder": True}, "only decodes"),
+    ],
+    ids=lambda value: str(value.get("model_type")) if isinstance(value, dict) else None,
+)
+def test_what_is_not_understood_is_unknown_and_no_guess(config: dict[str, Any], why: str) -> None:
+    base = {"num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}
+    with pytest.raises(Unclear, match=why):
+        of_config({**base, **config})
