@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,11 +65,14 @@ def import_(
     config = load(paths)
     catalogue = config.laid_over(shipped())
     here = Here(catalogue, host_facts(profile, facts), name)
+    if name is not None and not name.strip():
+        raise UsageError("--name is empty", hint="give the model a name")
     imported = _read(recipe or [], here, _kind(kind))
     found = imported.deployments
     if name is not None and len(found) > 1:
         raise UsageError(f"--name {name}: {len(found)} deployments were read", hint="import one at a time")
-    written = _write([item.entry for item in found if item.entry is not None], paths) if write else []
+    entries = [item.entry for item in found if item.entry is not None]
+    written = _write(_alone(entries, config.models), paths) if write else []
     planned = [None if item.entry is None else _planned(item.entry, here, config, paths) for item in imported.items]
     document: dict[str, Any] = {**imported.to_dict(), "written": [str(file) for file in written]}
     for shown, said in zip(document["items"], planned, strict=True):
@@ -81,6 +84,8 @@ def import_(
             _show(item, said)
         for file in written:
             note(f"wrote {file}: `outrider reload` takes it up, `outrider plan` says what would be launched")
+        if not imported.items:
+            note("no command was found in it")
         if found and not write:
             note("nothing was written: --write does, then `outrider plan` says what would be launched")
     if not found:
@@ -108,7 +113,7 @@ def _read(words: list[str], here: Here, kind: Kind) -> Imported:
     try:
         if not words or words[0] == "-":
             data = sys.stdin.buffer.read(MOST_BYTES + 1)
-        elif " " in words[0] and not Path(words[0]).exists():
+        elif any(c in words[0] for c in " \n\0") and not _exists(words[0]):
             return read(words[0], here, kind)
         else:
             with Path(words[0]).open("rb") as stream:
@@ -120,6 +125,32 @@ def _read(words: list[str], here: Here, kind: Kind) -> Imported:
     except UnicodeDecodeError as error:
         raise ImportUnreadable("the text is not UTF-8", hint="give a text file") from error
     return read(text, here, kind)
+
+
+def _exists(text: str) -> bool:
+    """Whether a text names a file; a command is too long for a name, or says what no name can."""
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _alone(entries: Sequence[ModelEntry], configured: Sequence[ModelEntry]) -> list[ModelEntry]:
+    """The entries without aliases that another model has: a configuration in which two have one is refused whole."""
+    taken = {name: model.name for model in configured for name in (model.name, *model.aliases)}
+    found = []
+    for entry in entries:
+        theirs = {alias for alias in entry.aliases if taken.get(alias, entry.name) != entry.name}
+        for alias in sorted(theirs):
+            note(f"{entry.name}: the alias {alias} is left out, {taken[alias]} has it already")
+        kept = tuple(alias for alias in entry.aliases if alias not in theirs)
+        if (owner := taken.get(entry.name, entry.name)) != entry.name:
+            raise Conflict(
+                f"{entry.name} is the name of {owner} already", hint="give the model another name with --name"
+            )
+        found.append(entry.model_copy(update={"aliases": kept}))
+        taken |= dict.fromkeys((entry.name, *kept), entry.name)
+    return found
 
 
 def _write(entries: list[ModelEntry], paths: Paths) -> list[Path]:

@@ -12,7 +12,7 @@ from orchestrator import known_shapes
 from orchestrator.catalogue.types import Catalogue
 from orchestrator.importing.container import Container
 from orchestrator.importing.judging import Here, judged, our_image
-from orchestrator.importing.naming import REPOSITORY, is_path, quantisation, slug
+from orchestrator.importing.naming import REPOSITORY, full_name, is_path, quantisation, slug
 from orchestrator.importing.recipe import Recipe, placeholder
 from orchestrator.importing.values import Item, Outcome
 from orchestrator.models import Drafter, Format, ModelEntry, Speculation, Variant
@@ -138,7 +138,10 @@ def _variant(recipe: Recipe, container: Container | None, found: _Found) -> Vari
     if where is None:
         return None
     base, _, tag = recipe.model.partition(":")
-    word = quantisation(base, tag or _tag(recipe.model))
+    word = quantisation(base, _tag(recipe.file or "") or tag or _tag(recipe.model))
+    if form is Format.GGUF and word == "BF16" and not re.search("bf16", recipe.model, re.IGNORECASE):
+        # of a repository llama-server takes Q4_K_M where nothing is said (common/arg.cpp); a file says it itself
+        word = "Q4_K_M" if where.path is None and recipe.file is None else "unknown"
     try:
         return Variant(
             name=slug(word, "given"),
@@ -260,20 +263,26 @@ def _sizes(recipe: Recipe, here: Here) -> None:
 
 def _image(recipe: Recipe, here: Here) -> str | None:
     """The image to pin by name; None leaves it to the planner."""
-    image = recipe.image
-    if image is None:
+    if recipe.image is None:
         return None
+    image = full_name(recipe.image)
     name, at, _ = image.partition("@")
-    _, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", "")
+    tag = name.rpartition(":")[2] if ":" in name.rpartition("/")[2] else ""
     ours = our_image(recipe.runtime, here)
     if not at and _FLOATING.match(tag.lower()):
         becomes = "the image that the planner chooses" if ours is None else ours.reference
         why = "what a floating tag means changes under you: images are pinned to a digest once, and shown"
-        recipe.change("image_latest", image, becomes, why, "Outrider")
+        recipe.change("image_latest", recipe.image, becomes, why, "Outrider")
         return None
     if any(known.reference == image for known in here.catalogue.images):
+        if image != recipe.image:
+            recipe.change(
+                "image_named", recipe.image, image, "the registry is always said: none is searched", "Outrider"
+            )
         return image
-    recipe.change("image_kept", image, image, "an image that the catalogue does not know: what it needs is not known")
+    recipe.change(
+        "image_kept", recipe.image, image, "an image that the catalogue does not know: what it needs is not known"
+    )
     return image
 
 

@@ -35,11 +35,34 @@ def services(text: str) -> dict[str, Container]:
     try:
         data = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ImportUnreadable(f"the file is no YAML: {' '.join(str(error).split())[:200]}") from error
+        raise ImportUnreadable("the file is no YAML") from error
     found = data.get("services") if isinstance(data, Mapping) else None
     if not isinstance(found, Mapping) or not found:
         raise ImportUnreadable("a compose file has `services`, one mapping each")
-    return {str(name): _service(str(name), value) for name, value in found.items()}
+    return {str(name): _service(str(name), _extended(str(name), found, ())) for name in found}
+
+
+def _extended(name: str, services: Mapping[Any, Any], seen: tuple[str, ...]) -> Any:
+    """A service with what it takes over from another one of the same file."""
+    own = services.get(name)
+    if not isinstance(own, Mapping):
+        return own
+    extends = own.get("extends")
+    base = extends.get("service") if isinstance(extends, Mapping) else extends
+    if base is None or (isinstance(extends, Mapping) and extends.get("file") is not None):
+        return own  # another file is not read; `_service` says so
+    if base in seen or base == name or base not in services:
+        raise ImportUnreadable(f"services.{name}.extends: {str(base)[:80]!r} is no other service of the file")
+    under = _extended(str(base), services, (*seen, name))
+    if not isinstance(under, Mapping):
+        return own
+    merged: dict[Any, Any] = {**under, **own}
+    for key in ("volumes", "ports", "devices", "env_file"):
+        if key in under and key in own:
+            merged[key] = [*_list(under[key]), *_list(own[key])]
+    if "environment" in merged:
+        merged["environment"] = {**_environment(under.get("environment")), **_environment(own.get("environment"))}
+    return merged
 
 
 def _measured(text: str) -> None:
@@ -56,7 +79,8 @@ def _measured(text: str) -> None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = None if mark is None else mark.line + 1
-        raise ImportUnreadable(f"the file is no YAML: {' '.join(str(error).split())[:200]}", line=line) from error
+        problem = str(getattr(error, "problem", None) or "it cannot be read")[:120]  # the line itself may hold a secret
+        raise ImportUnreadable(f"the file is no YAML: {problem}", line=line) from None
     except (ValueError, RecursionError) as error:
         raise ImportUnreadable("the file is no YAML") from error
 
@@ -71,6 +95,10 @@ def _service(name: str, value: Any) -> Container:
         container.change(
             "build", f"services.{name}.build", None, "images are named, and built by `outrider image build`"
         )
+    extends = value.get("extends")
+    if isinstance(extends, Mapping) and extends.get("file") is not None:
+        why = "another file is not read: give one file that says everything (`docker compose config`)"
+        container.change("extends", f"services.{name}.extends", None, why)
     for key, inner in _environment(value.get("environment")).items():
         container.set(key, None if inner is None else _text(inner, container))
     for port in _list(value.get("ports")):
@@ -101,13 +129,24 @@ def _host(container: Container, value: Mapping[str, Any]) -> None:
         container.device(f"gpus: {value['gpus']}"[:80])
     deploy = value.get("deploy")
     if isinstance(deploy, Mapping) and "gpu" in str(deploy)[:2000]:
-        container.device("deploy.resources: all")
+        container.device(f"deploy.resources: {_reserved(deploy)}")
     if value.get("runtime"):
         container.device(f"runtime: {value['runtime']}"[:80])
     for _ in _list(value.get("env_file")):
         container.change("env_file", "env_file", None, "the file is not read: it may hold secrets")
     for _ in _list(value.get("secrets")):
         container.change("secret", "secrets", None, "an engine is given no secrets")
+
+
+def _reserved(deploy: Mapping[Any, Any]) -> str:
+    """Which GPUs a `deploy` asks for, in a few words."""
+    part: Any = deploy
+    for key in ("resources", "reservations", "devices"):
+        part = part.get(key) if isinstance(part, Mapping) else None
+    for device in _list(part):
+        if isinstance(device, Mapping) and (device.get("device_ids") or device.get("count")):
+            return str(device.get("device_ids") or f"count {device['count']}")[:80]
+    return "all"
 
 
 def _list(value: Any) -> list[Any]:
@@ -128,7 +167,7 @@ def _words(value: Any, container: Container) -> tuple[str, ...]:
         return tuple(_text(word, container) for word in value[:2000])
     if value is None:
         return ()
-    found = shell.commands(_text(value, container).replace("\n", " "))
+    found = shell.commands(_text(value, container).replace("\\\n", " ").replace("\n", " "))
     return found[0].words if found else ()
 
 

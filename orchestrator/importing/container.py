@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.importing.recipe import Said, is_flag, options
-from orchestrator.importing.secrets import is_secret, shown
+from orchestrator.importing.secrets import hidden, is_secret, shown
 from orchestrator.importing.values import HIDDEN, Change
 
 _SWITCHES = dict.fromkeys(
@@ -70,7 +70,7 @@ class Container:
 
     def change(self, code: str, was: str | None, becomes: str | None, why: str) -> None:
         """Note one difference, once."""
-        change = Change(code, was, becomes, why, "Outrider")
+        change = Change(code, None if was is None else hidden(was), becomes, why, "Outrider")
         if change not in self.changes:
             self.changes.append(change)
 

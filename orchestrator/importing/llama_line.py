@@ -3,8 +3,9 @@ table of builds. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from orchestrator.importing.known import variables
 from orchestrator.importing.recipe import Recipe, Said, options, whole
 from orchestrator.kinds import KvType
 from orchestrator.models import Format, Ngram, Runtime
@@ -66,6 +67,22 @@ _OURS = {
     "--sleep-idle-seconds": "the deployment decides when a model is unloaded",
     "--kv-unified": "each sequence has a context of its own, as planned",
 }
+
+
+def of_environment(env: Mapping[str, str]) -> tuple[str, ...]:
+    """What `LLAMA_ARG_*` variables say, as options; what stands on the line itself comes after them, and wins."""
+    found: list[str] = []
+    for name, value in env.items():
+        flag = table().flags.get(variables().get(name, ""))
+        if flag is None:
+            continue
+        if flag.values:
+            found += [flag.names[0], value]
+        elif value.lower() in ("1", "true", "on", "enabled"):
+            found.append(flag.names[0])
+        elif flag.negative and value.lower() in ("0", "false", "off", "disabled"):
+            found.append(next((n for n in flag.negative if n.startswith("--")), flag.negative[0]))
+    return tuple(found)
 
 
 def read(words: Sequence[str]) -> Recipe:

@@ -29,3 +29,11 @@ def quantisation(repository: str, tag: str | None) -> str:
 def is_path(text: str) -> bool:
     """Whether a model is named by a path and not by a repository."""
     return text.startswith(("/", "./", "../", "~", "$")) or (text.endswith(".gguf") and ":" not in text)
+
+
+def full_name(image: str) -> str:
+    """An image with its registry: Docker's own where none is said, as `docker run` takes it."""
+    first, slash, _ = image.partition("/")
+    if not slash:
+        return f"docker.io/library/{image}"
+    return image if "." in first or ":" in first or first == "localhost" else f"docker.io/{image}"

@@ -1,13 +1,14 @@
-"""Quadlet's `.container` units. Pure."""
+"""Quadlet's `.container` units, and systemd's `.service` units that start a server or a container. Pure."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from orchestrator.importing import container as containers
 from orchestrator.importing import shell
 from orchestrator.importing.container import Container
-from orchestrator.importing.values import ImportUnreadable
+from orchestrator.importing.values import Change, Command, ImportUnreadable
 
 _SECTION = re.compile(r"^\[(\w[\w-]*)\]\s*$")
 _LEFT = {
@@ -25,8 +26,30 @@ _LEFT = {
 
 
 def looks(text: str) -> bool:
-    """Whether a text is a `.container` unit."""
-    return re.search(r"^\[Container\]\s*$", text, re.MULTILINE) is not None
+    """Whether a text is a `.container` or `.service` unit."""
+    return re.search(r"^\[Container\]\s*$|^ExecStart=", text, re.MULTILINE) is not None
+
+
+def service(text: str) -> tuple[Command, tuple[Change, ...]] | None:
+    """What a `.service` unit starts, and what of it is different here; None for a `.container` unit."""
+    started: Command | None = None
+    container = Container()
+    for number, key, value in _lines(text):
+        if key == "[" and value == "Container":
+            return None
+        if key == "ExecStart":
+            found = shell.commands(value.lstrip("-@:+!|"))
+            started = None if not found else replace(found[0], line=number)
+        elif key == "Environment":
+            _variables(container, value)
+        elif key == "EnvironmentFile":
+            container.change("env_file", key, None, "the file is not read: it may hold secrets")
+        elif key in ("Restart", "TimeoutStartSec", "RestartSec", "ExecStop", "ExecStopPost", "Type", "PIDFile"):
+            why = "the daemon keeps a deployment running, and knows how long a load may take"
+            container.change("kept_running", f"{key}={value}"[:200], None, why)
+    if started is None:
+        raise ImportUnreadable("the unit has no ExecStart=", hint="a `.service` unit says what it starts")
+    return replace(started, env={**container.env, **started.env}), tuple(container.changes)
 
 
 def unit(text: str) -> Container:
@@ -69,7 +92,7 @@ def _lines(text: str) -> list[tuple[int, str, str]]:
         elif equals:
             found.append((begin, key.strip(), value.strip()))
         else:
-            raise ImportUnreadable(f"{pending[:80]!r} is no KEY=VALUE", line=begin)
+            raise ImportUnreadable("the line is no KEY=VALUE", line=begin)  # unquoted: it may hold a secret
         pending, begin = "", 0
     return found
 
@@ -110,4 +133,8 @@ def _variables(container: Container, value: str) -> None:
 def _arguments(container: Container, value: str) -> None:
     """The arguments of `podman run`, without an image of their own."""
     for command in shell.commands(value):
-        container.changes += [c for c in containers.run(command.words).changes if c not in container.changes]
+        made = containers.run(command.words)
+        container.changes += [c for c in made.changes if c not in container.changes]
+        container.mounts.update(made.mounts)
+        container.env.update(made.env)
+        container.entrypoint = made.entrypoint or container.entrypoint

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from orchestrator.importing import building, compose, container, elsewhere, modelfile, quadlet, server, shell
 from orchestrator.importing.container import Container
 from orchestrator.importing.judging import Here
+from orchestrator.importing.known import variables
 from orchestrator.importing.recipe import Recipe, is_flag
-from orchestrator.importing.secrets import is_secret, shown
+from orchestrator.importing.secrets import given, is_secret, shown, without
 from orchestrator.importing.values import (
     MOST_BYTES,
     Command,
@@ -24,6 +27,7 @@ from orchestrator.models import Runtime
 from orchestrator.plan import Reason
 
 MOST_COMMANDS = 500
+MOST_BLOCKS = 200
 _FENCE = re.compile(r"\s{0,8}(?:```|~~~)")
 _DEVICE_ENV = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _HUB_ENV = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_CACHE")
@@ -40,8 +44,20 @@ def read(text: str, here: Here, kind: Kind = Kind.AUTO) -> Imported:
         raise ImportUnreadable("the text holds NUL bytes", hint="give a text file")
     blocks = _fenced(text) if kind is Kind.AUTO else ()
     if blocks:
-        return Imported(tuple(item for block in blocks for item in _read(block, here, Kind.AUTO)))
-    return Imported(_read(text, here, kind))
+        items = tuple(item for block in blocks for item in _read(block, here, Kind.AUTO))
+    else:
+        items = _read(text, here, kind)
+    return _discreet(items, given(text))
+
+
+def _discreet(items: tuple[Item, ...], values: Sequence[str]) -> Imported:
+    """The answer without what the text gave to secret names, wherever it was repeated."""
+    found = []
+    for item in items:
+        reason = None if item.reason is None else replace(item.reason, text=without(item.reason.text, values))
+        changes = tuple(c if c.was is None else replace(c, was=without(c.was, values)) for c in item.changes)
+        found.append(replace(item, text=without(item.text, values), reason=reason, changes=changes))
+    return Imported(tuple(found))
 
 
 def _fenced(text: str) -> list[str]:
@@ -55,10 +71,10 @@ def _fenced(text: str) -> list[str]:
             else:
                 blocks.append("\n".join(lines) + "\n")
                 lines = None
+                if len(blocks) > MOST_BLOCKS:  # here and now: each has all lines before it
+                    raise ImportUnreadable(f"more than {MOST_BLOCKS} blocks are no recipe", line=number + 1)
         elif lines is not None:
             lines.append(line)
-    if len(blocks) > MOST_COMMANDS:
-        raise ImportUnreadable(f"more than {MOST_COMMANDS} blocks are no recipe")
     return blocks
 
 
@@ -70,8 +86,11 @@ def _read(text: str, here: Here, kind: Kind) -> tuple[Item, ...]:
         found = compose.services(text)
         return tuple(_contained(c, here, 1, f"service {name}") for name, c in found.items())
     if kind is Kind.QUADLET:
-        unit = quadlet.unit(text)
-        return (_contained(unit, here, 1, "container unit"),)
+        started = quadlet.service(text)
+        if started is not None:
+            item = _command(started[0], here)
+            return (replace(item, changes=(*started[1], *item.changes)),)
+        return (_contained(quadlet.unit(text), here, 1, "container unit"),)
     commands = shell.commands(text)
     if len(commands) > MOST_COMMANDS:
         raise ImportUnreadable(f"more than {MOST_COMMANDS} commands are no recipe")
@@ -95,7 +114,14 @@ def of_words(words: Sequence[str], here: Here) -> Imported:
     """A command line that a shell has read already."""
     if any("\0" in word for word in words) or sum(map(len, words)) > MOST_BYTES:
         raise ImportUnreadable("the command line is no recipe")
-    return Imported((_command(Command(tuple(words)), here),)) if words else Imported(())
+    rest, env = list(words), dict[str, str]()
+    while rest and (match := shell.ASSIGNMENT.fullmatch(rest[0])):
+        env[match[1]] = match[2]
+        del rest[0]
+    if not rest:
+        return Imported(())
+    said = "\n".join(f"{shlex.quote(name)} {shlex.quote(value)}" for name, value in pairwise(words))
+    return _discreet((_command(Command(tuple(rest), env), here),), (*given(said), *given("\n".join(words))))
 
 
 def _kind(text: str) -> Kind:
@@ -107,6 +133,7 @@ def _kind(text: str) -> Kind:
 
 
 def _command(command: Command, here: Here) -> Item:
+    command = replace(command, words=server.unwrapped(command.words))
     text = shown(command.words, command.env)
     if command.words[0].rpartition("/")[2] in ("docker", "podman", "nerdctl") and "run" in command.words[1:3]:
         words = command.words[command.words.index("run") + 1 :]
@@ -122,7 +149,7 @@ def _command(command: Command, here: Here) -> Item:
         outcome, what, reason, changes = elsewhere.explain(command.words)
         return Item(outcome, what, command.line, text, None, reason, changes)
     runtime, words = found
-    recipe = server.read(runtime, words)
+    recipe = server.read(runtime, words, command.env)
     _environment(recipe, command.env)
     if command.unknown:
         what = ", ".join(command.unknown)
@@ -143,7 +170,7 @@ def _contained(made: Container, here: Here, line: int, text: str) -> Item:
     if found is None:
         why = f"{image or 'the container'} is no image of vLLM, llama.cpp or SGLang that is known by its name"
         return Item(Outcome.REFUSED, "container", line, text, None, Reason("unknown_image", why), tuple(made.changes))
-    recipe = server.read(*found)
+    recipe = server.read(*found, made.env)
     _environment(recipe, made.env)
     return building.item(recipe, made, here, line, text)
 
@@ -166,8 +193,10 @@ def _environment(recipe: Recipe, env: Mapping[str, str]) -> None:
         elif name in _HUB_ENV:
             why = "weights lie in the store, and engines have no network"
             recipe.change("hub_cache", was, "the store", why, "Outrider")
+        elif name in variables() and recipe.runtime is Runtime.LLAMA_CPP:
+            continue  # read as the option it stands for
         elif name.startswith("LLAMA_ARG_"):
-            recipe.not_carried(was, "say it as an option of llama-server: variables are not read")
+            recipe.not_carried(was, "no option of llama-server is known that it stands for")
         else:
             recipe.change("env_not_carried", was, None, "what an engine's environment holds comes with its plan")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.importing.secrets import hidden, is_secret
@@ -66,6 +66,10 @@ class Recipe:
         why = "secrets are not carried over: the daemon reads its own token, and each engine has a key of its own"
         self.change("secret", f"{name}={HIDDEN}", None, why, CONTRACT)
 
+    def config_file(self, was: str) -> None:
+        """Options lie in a file."""
+        self.refuse("config_file", f"{was}: the file is not read: write its options on the line, without a file")
+
     def not_carried(self, was: str, why: str = "Outrider has no setting for it") -> None:
         """The engine knows it; nothing here stands for it."""
         self.change("not_carried", was, None, why)
@@ -98,7 +102,7 @@ def is_flag(word: str) -> bool:
     return bool(re.match(r"--?[A-Za-z]", word))
 
 
-def options(words: Iterable[str], arity: dict[str, int]) -> Iterator[Said | str]:
+def options(words: Iterable[str], arity: Mapping[str, int]) -> Iterator[Said | str]:
     """Options with their values, and words that belong to none. `arity` -1 takes all words up to the next option;
     one that is not in it takes a value where a word follows that is no option."""
     rest = list(words)
@@ -114,9 +118,13 @@ def options(words: Iterable[str], arity: dict[str, int]) -> Iterator[Said | str]
             yield Said(name, (value,))
             continue
         count = arity.get(word)
+        taken: list[str] = []
+        if count != 0 and is_secret(word) and at < len(rest) and not rest[at].startswith("--"):
+            taken.append(rest[at])  # a key may begin with a dash
+            at += 1
+            count = count or 1
         if count is None:
             count = 1 if at < len(rest) and not is_flag(rest[at]) else 0
-        taken: list[str] = []
         while at < len(rest) and (len(taken) < count or count < 0) and not (count < 0 and is_flag(rest[at])):
             taken.append(rest[at])
             at += 1

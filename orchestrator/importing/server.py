@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from orchestrator.importing import llama_line, sglang_line, shell, vllm_line
 from orchestrator.importing.recipe import Recipe
@@ -17,7 +17,25 @@ _MODULES = {
     "sglang.srt.entrypoints.http_server": Runtime.SGLANG,
 }
 READERS = {Runtime.VLLM: vllm_line.read, Runtime.SGLANG: sglang_line.read, Runtime.LLAMA_CPP: llama_line.read}
+_WRAPPERS = frozenset({
+    "sudo", "env", "nohup", "time", "exec", "numactl", "taskset", "nice", "ionice", "stdbuf", "timeout", "uv", "uvx",
+    "conda", "mamba", "micromamba", "poetry", "pixi", "srun", "systemd-run", "tini", "dumb-init",
+})  # fmt: skip
+_PROGRAMS = frozenset({"llama-server", "docker", "podman", "nerdctl", "bash", "sh"})
 _LEGACY = ("--spec-method", "--spec-model", "--spec-tokens", "--max-model-len", "--gpu-memory-utilization")
+
+
+def unwrapped(words: Sequence[str]) -> tuple[str, ...]:
+    """The words without what they are started through: `sudo -E`, `numactl -N 0`, `uv run --with X`, `env A=b`."""
+    if words[0].rpartition("/")[2] not in _WRAPPERS:
+        return tuple(words)
+    for at, word in enumerate(words[1:13], 1):
+        name, after = word.rpartition("/")[2], words[at + 1 : at + 2]
+        if name in ("vllm", "sglang") and tuple(after) == ("serve",):
+            return tuple(words[at:])
+        if name in _PROGRAMS or (_PYTHON.fullmatch(name) and tuple(after) == ("-m",)):
+            return tuple(words[at:])
+    return tuple(words)
 
 
 def find(words: Sequence[str]) -> tuple[Runtime, tuple[str, ...]] | None:
@@ -68,6 +86,7 @@ def of_image(image: str) -> Runtime | None:
     return None
 
 
-def read(runtime: Runtime, words: Sequence[str]) -> Recipe:
-    """The server's own words."""
-    return READERS[runtime](words)
+def read(runtime: Runtime, words: Sequence[str], env: Mapping[str, str]) -> Recipe:
+    """The server's own words, after those that llama-server takes from its environment."""
+    given = llama_line.of_environment(env) if runtime is Runtime.LLAMA_CPP else ()
+    return READERS[runtime]((*given, *words))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.importing.known import known
 from orchestrator.importing.recipe import Recipe, Said, options, whole
 from orchestrator.importing.vllm_line import POOL
 from orchestrator.kinds import KvType
@@ -12,12 +13,6 @@ from orchestrator.plan import Method
 
 NEWEST = "0.5.23"
 SOURCE = "SGLang 0.5.23 srt/server_args.py"
-_ARITY = dict.fromkeys(
-    ("--trust-remote-code", "--enable-metrics", "--disable-cuda-graph", "--disable-radix-cache",
-     "--enable-dp-attention",
-     "--speculative-adaptive", "--enable-torch-compile", "--skip-server-warmup", "--disable-overlap-schedule",
-     "--enable-mixed-chunk", "--enable-multimodal", "--enable-p2p-check"), 0,
-)  # fmt: skip
 _METHODS = {
     "DFLASH": Method.DFLASH,
     "DSPARK": Method.DSPARK,
@@ -54,18 +49,6 @@ _OURS = {
     "--speculative-draft-kv-cache-dtype": "the planner chooses it for the drafter, or leaves it to SGLang",
     "--disable-radix-cache": "the planner decides, by known faults",
 }
-_KNOWN = frozenset({
-    "--tool-call-parser", "--reasoning-parser", "--chat-template", "--schedule-policy", "--schedule-conservativeness",
-    "--dp-size", "--pp-size", "--ep-size", "--enable-dp-attention", "--mamba-ssm-dtype", "--page-size", "--random-seed",
-    "--watchdog-timeout", "--speculative-adaptive", "--speculative-adaptive-config", "--speculative-attention-mode",
-    "--speculative-accept-threshold-single", "--speculative-accept-threshold-acc", "--speculative-moe-runner-backend",
-    "--speculative-draft-model-revision", "--speculative-draft-model-quantization", "--speculative-draft-window-size",
-    "--speculative-token-map", "--speculative-use-rejection-sampling", "--moe-runner-backend", "--sampling-backend",
-    "--enable-torch-compile", "--skip-server-warmup", "--disable-overlap-schedule", "--max-prefill-tokens",
-    "--max-total-tokens", "--grammar-backend", "--mm-attention-backend", "--enable-multimodal",
-    "--json-model-override-args",
-    "--nccl-port", "--dist-init-addr", "--nnodes", "--node-rank", "--enable-mixed-chunk", "--enable-p2p-check",
-})  # fmt: skip
 _SHORT = {
     "--model": "--model-path", "--tp": "--tp-size", "--tensor-parallel-size": "--tp-size", "--dp": "--dp-size",
     "--data-parallel-size": "--dp-size", "--pp": "--pp-size",
@@ -76,7 +59,7 @@ _SHORT = {
 def read(words: Sequence[str]) -> Recipe:
     """The words after `sglang.launch_server`."""
     recipe = Recipe(Runtime.SGLANG, format=Format.SAFETENSORS)
-    for said in options(words, _ARITY):
+    for said in options(words, known(Runtime.SGLANG).arity):
         if isinstance(said, str):
             recipe.change("unknown_flag", said, None, "the word belongs to no option")
         else:
@@ -125,6 +108,8 @@ def _identity(recipe: Recipe, said: Said) -> bool:
             recipe.aliases += list(said.values)
         case "--trust-remote-code":
             recipe.trust_remote_code = True
+        case "--config":
+            recipe.config_file(said.text)
         case _:
             return False
     return True
@@ -149,7 +134,7 @@ def _rest(recipe: Recipe, said: Said, raw: Said) -> bool:
             recipe.secret(said.flag)
         case flag if flag in _OURS:
             recipe.ours(raw.text, _OURS[flag])
-        case flag if flag in _KNOWN:
+        case flag if flag in known(Runtime.SGLANG).arity:
             recipe.not_carried(raw.text)
         case _:
             return False

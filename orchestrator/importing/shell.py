@@ -12,11 +12,17 @@ from dataclasses import dataclass, field
 from orchestrator.importing.values import Command, ImportUnreadable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./:-]{0,60}>")
 _SEPARATORS = ("&&", "||", ";;", ";", "|", "&", "\n", "(", ")")
 _PROMPT = re.compile(r"[ \t]*[$%#>][ \t]+(?=\S)")
+_PLAIN = re.compile(r"[^\s;|&()<>\\'\"$`]+")
+_QUOTED = re.compile(r"[^\\\"$`\n]+")
+_BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}")
+_NAMED = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 MOST_WORDS = 20_000
+LONGEST_WORD = 64 << 10
+"""Characters; Linux starts no program with an argument of more than 128 KiB."""
 DEEPEST = 32
 
 
@@ -56,7 +62,7 @@ def _assemble(words: list[_Word], line: int, reader: _Reader, exported: dict[str
     """Assignments off the front; a line of assignments alone sets them for what follows."""
     local: dict[str, str] = {}
     unknown: list[str] = []
-    while words and words[0].assigns and (match := _ASSIGNMENT.fullmatch(words[0].text)):
+    while words and words[0].assigns and (match := ASSIGNMENT.fullmatch(words[0].text)):
         local[match[1]] = match[2]
         unknown += words[0].unknown
         del words[0]
@@ -69,7 +75,7 @@ def _assemble(words: list[_Word], line: int, reader: _Reader, exported: dict[str
         return None
     if words[0].text in ("sudo", "exec", "nohup", "time", "env") and len(words) > 1:
         del words[0]
-        while words and (match := _ASSIGNMENT.fullmatch(words[0].text)):
+        while words and (match := ASSIGNMENT.fullmatch(words[0].text)):
             local[match[1]] = match[2]
             del words[0]
     for word in words:
@@ -80,7 +86,7 @@ def _assemble(words: list[_Word], line: int, reader: _Reader, exported: dict[str
 
 def _export(words: list[_Word], reader: _Reader, exported: dict[str, str]) -> None:
     for word in words:
-        match = _ASSIGNMENT.fullmatch(word.text)
+        match = ASSIGNMENT.fullmatch(word.text)
         if match is not None:
             exported[match[1]] = match[2]
             reader.known[match[1]] = match[2]
@@ -153,11 +159,12 @@ def _redirection(reader: _Reader) -> bool:
 def _word(reader: _Reader) -> _Word:
     word = _Word()
     while reader.at < len(reader.text):
+        _bounded(reader, word)
         char = reader.text[reader.at]
-        placeholder = _PLACEHOLDER.match(reader.text, reader.at)
-        if placeholder is not None:
-            word.text += placeholder[0]
-            reader.at = placeholder.end()
+        plain = _PLAIN.match(reader.text, reader.at) or _PLACEHOLDER.match(reader.text, reader.at)
+        if plain is not None:
+            word.text += plain[0]
+            reader.at = plain.end()
         elif char in " \t\n;|&()<>" and not (char == "(" and word.text.endswith("$")):
             break
         elif reader.text.startswith("\\\n", reader.at):
@@ -175,11 +182,16 @@ def _word(reader: _Reader) -> _Word:
             _double(reader, word)
         elif char in "$`":
             _expansion(reader, word)
-        else:
+        else:  # white space that is none of the shell's
             word.text += char
             reader.at += 1
         word.given = True
     return word
+
+
+def _bounded(reader: _Reader, word: _Word) -> None:
+    if len(word.text) > LONGEST_WORD:
+        raise ImportUnreadable(f"a word of more than {LONGEST_WORD} characters is no recipe", line=reader.line)
 
 
 def _until(reader: _Reader, quote: str) -> str:
@@ -208,9 +220,10 @@ def _double(reader: _Reader, word: _Word) -> None:
         elif char in "$`":
             _expansion(reader, word)
         else:
-            word.text += char
+            plain = _QUOTED.match(reader.text, reader.at)
+            word.text += char if plain is None else plain[0]
             reader.line += char == "\n"
-            reader.at += 1
+            reader.at += 1 if plain is None else len(plain[0])
     raise ImportUnreadable('a " has no end', line=begin, hint="close the quote")
 
 
@@ -225,8 +238,8 @@ def _expansion(reader: _Reader, word: _Word) -> None:
         word.text += what
         word.unknown.append(what)
         return
-    braced = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}]*))?\}").match(reader.text, begin)
-    plain = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)").match(reader.text, begin)
+    braced = _BRACED.match(reader.text, begin)
+    plain = _NAMED.match(reader.text, begin)
     match = braced or plain
     if match is None:
         word.text += "$"

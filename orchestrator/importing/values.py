@@ -12,7 +12,7 @@ from orchestrator.model_toml import dumps
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Reason
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 256 << 10
 """A recipe is a page or two; what is larger is something else."""
 HIDDEN = "***"
 """Stands for a secret, which is neither carried over nor printed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from orchestrator.importing import speculation
-from orchestrator.importing.recipe import Recipe, Said, options, whole
+from orchestrator.importing.known import Known, known
+from orchestrator.importing.recipe import Recipe, Said, is_flag, options, whole
 from orchestrator.kinds import KvType
 from orchestrator.models import Format, Runtime
 
@@ -13,17 +15,11 @@ NEWEST = "0.33.0"
 POOL = "the KV pool is given in bytes, from the memory that is free when the engine starts"
 _RATIO = "a share of the whole device hides what does not fit until it fails; on unified memory it starves the host"
 _KV = {"auto": None, "bfloat16": KvType.BF16, "float16": KvType.F16, "half": KvType.F16}
-_ARITY = dict.fromkeys(
-    ("--trust-remote-code", "--enforce-eager", "--enable-prefix-caching", "--no-enable-prefix-caching",
-     "--enable-chunked-prefill", "--no-enable-chunked-prefill", "--language-model-only", "--enable-auto-tool-choice",
-     "--async-scheduling", "--no-async-scheduling", "--disable-log-requests", "--disable-log-stats",
-     "--enable-log-requests", "--enable-server-load-tracking", "--enable-sleep-mode", "--enable-expert-parallel",
-     "--enable-lora", "--skip-mm-profiling", "--disable-custom-all-reduce", "--headless",
-     "--no-enable-flashinfer-autotune", "--no-use-tqdm-on-load"), 0,
-) | {"--served-model-name": -1}  # fmt: skip
+_ARITY = {"--disable-log-requests": 0, "--no-use-tqdm-on-load": 0}
+"""Switches that only older versions had."""
 _SHORT = {
     "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size",
-    "-q": "--quantization", "-sc": "--speculative-config", "-O": "--compilation-config",
+    "-q": "--quantization", "-sc": "--speculative-config", "-O": "--optimization-level",
     "-cc": "--compilation-config", "-ac": "--attention-config",
 }  # fmt: skip
 _OURS = {
@@ -33,6 +29,7 @@ _OURS = {
     "--tokenizer": "it is the model's own",
     "--download-dir": "weights lie in the store: `outrider model pull` fetches them",
     "--enforce-eager": "CUDA graphs are the planner's choice, by image and known faults",
+    "--optimization-level": "CUDA graphs are the planner's choice, by image and known faults",
     "--compilation-config": "CUDA graphs are the planner's choice, by image and known faults",
     "--enable-prefix-caching": "the planner decides: models with recurrent state need it off in older versions",
     "--no-enable-prefix-caching": "the planner decides: models with recurrent state need it off in older versions",
@@ -53,35 +50,39 @@ _OURS = {
     "--ssl-keyfile": "clients talk to the gateway",
     "--ssl-certfile": "clients talk to the gateway",
 }
-_KNOWN = frozenset({
-    "--tool-call-parser", "--enable-auto-tool-choice", "--reasoning-parser", "--chat-template", "--generation-config",
-    "--override-generation-config", "--limit-mm-per-prompt", "--mm-encoder-attn-backend", "--hf-overrides",
-    "--rope-scaling", "--seed", "--cpu-offload-gb", "--kv-offloading-size", "--kv-offloading-backend",
-    "--kv-transfer-config", "--enable-lora", "--max-loras", "--max-lora-rank", "--lora-modules", "--enable-sleep-mode",
-    "--scheduling-policy", "--data-parallel-size", "--pipeline-parallel-size", "--enable-expert-parallel",
-    "--distributed-executor-backend", "--max-num-active-seqs", "--cudagraph-capture-sizes",
-    "--max-cudagraph-capture-size",
-    "--attention-config", "--code-revision", "--tokenizer-mode", "--config-format", "--served-model-name",
-    "--per-request-spec-decode-metrics", "--enable-server-load-tracking", "--disable-custom-all-reduce", "--headless",
-    "--skip-mm-profiling", "--chat-template-content-format", "--default-chat-template-kwargs", "--middleware",
-})  # fmt: skip
 
 
 def read(words: Sequence[str]) -> Recipe:
     """The words after `vllm serve` (or an image whose entrypoint is the server)."""
     recipe = Recipe(Runtime.VLLM, format=Format.SAFETENSORS)
-    for said in options(words, {_canonical(k): v for k, v in _ARITY.items()} | _ARITY):
+    table = known(Runtime.VLLM)
+    for said in options(_parted(words), {**table.arity, **_ARITY}):
         if isinstance(said, str):
             _positional(recipe, said)
         else:
-            _option(recipe, Said(_canonical(said.flag), said.values), said)
+            _option(recipe, said, table)
     return recipe
 
 
 def _canonical(flag: str) -> str:
-    name = _SHORT.get(flag, flag)
-    head, dot, tail = name.partition(".")
-    return head.replace("_", "-") + dot + tail
+    head, dot, tail = flag.partition(".")
+    return _SHORT.get(head, head.replace("_", "-")) + dot + tail
+
+
+def _parted(words: Sequence[str]) -> Iterator[str]:
+    """Words as vLLM's parser takes them: `-tp=2` and `-O3` are two each, underscores are dashes."""
+    for word in words:
+        level = re.fullmatch(r"-O=?(\d)", word)
+        short = re.fullmatch(r"(-[A-Za-z]{1,4}(?:\.[\w.-]+)?)=(.*)", word, re.DOTALL)
+        if level is not None:
+            yield from (_SHORT["-O"], level[1])
+        elif short is not None:
+            yield _canonical(short[1]) + "=" + short[2]
+        elif is_flag(word):
+            name, equals, value = word.partition("=")
+            yield _canonical(name) + equals + value
+        else:
+            yield word
 
 
 def _positional(recipe: Recipe, word: str) -> None:
@@ -91,7 +92,7 @@ def _positional(recipe: Recipe, word: str) -> None:
         recipe.change("unknown_flag", word, None, "the word belongs to no option")
 
 
-def _option(recipe: Recipe, said: Said, raw: Said) -> None:
+def _option(recipe: Recipe, said: Said, table: Known) -> None:
     flag, value = said.flag, said.value
     if flag.startswith("--speculative-config."):
         speculation.keys(recipe, {flag.partition(".")[2]: value})
@@ -102,12 +103,15 @@ def _option(recipe: Recipe, said: Said, raw: Said) -> None:
     elif flag in _COUNTS:
         setattr(recipe, _COUNTS[flag], whole(recipe, said))
     elif not _identity(recipe, said) and not _memory(recipe, said) and not _serving(recipe, said):
-        if flag in _OURS:
-            recipe.ours(raw.text, _OURS[flag])
-        elif flag in _KNOWN:
-            recipe.not_carried(raw.text)
+        head = flag.partition(".")[0]  # `--compilation-config.mode`
+        if head in _OURS:
+            recipe.ours(said.text, _OURS[head])
+        elif head in table.arity:
+            recipe.not_carried(said.text)
+        elif flag in table.gone:
+            recipe.change("removed_flag", said.text, None, f"vLLM {NEWEST} refuses the option: it is gone")
         else:
-            recipe.unknown(raw.text, "vLLM", NEWEST)
+            recipe.unknown(said.text, "vLLM", NEWEST)
 
 
 _COUNTS = {
@@ -128,6 +132,8 @@ def _identity(recipe: Recipe, said: Said) -> bool:
             recipe.aliases += [name for value in said.values for name in value.split(",")]
         case "--trust-remote-code":
             recipe.trust_remote_code = True
+        case "--config":
+            recipe.config_file(said.text)
         case _:
             return False
     return True

@@ -13,6 +13,7 @@ import pytest
 
 from api.cli.main import main
 
+ON = ("--profile", "dankserver")
 LINE = "vllm serve Qwen/Qwen3.8-27B --max-model-len 8192"
 
 
@@ -125,3 +126,28 @@ def test_files_of_the_catalogue_are_known_to_import_and_fit(outrider: Any, tmp_p
     _, out, _ = outrider("import", "--profile", "dankserver", "--json", "--", "vllm", "serve", "me/own")
     [item] = json.loads(out)["items"]
     assert item["model"]["variants"][0]["weight_bytes"] == 9000000000
+
+
+def test_a_long_command_in_one_word_is_read_and_not_looked_for_as_a_file(outrider: Any) -> None:
+    code, out, err = outrider(
+        "import", *ON, f"docker run -e HF_TOKEN=N0tForYou vllm/vllm-openai --model a/b {'--x y ' * 90}"
+    )
+    assert code == 0
+    assert "N0tForYou" not in out + err
+
+
+def test_write_never_breaks_the_configuration_with_an_alias_that_is_taken(outrider: Any, tmp_path: Path) -> None:
+    assert outrider("import", *ON, "--write", "--", *LINE.split())[0] == 0
+    code, _, err = outrider("import", *ON, "--write", "--name", "other", "--", *LINE.split())
+    assert code == 0
+    assert "is left out, qwen3.8-27b has it already" in err
+    assert outrider("config", "check")[0] == 0
+    assert outrider("import", *ON, "--write", "--name", "Qwen3.8-27B", "--", *LINE.split())[0] != 0
+    assert sorted(p.name for p in (tmp_path / "config" / "models.d").iterdir()) == ["other.toml", "qwen3.8-27b.toml"]
+
+
+def test_nothing_in_a_file_is_said_to_be_nothing(outrider: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("# nothing\n")
+    code, _, err = outrider("import", str(tmp_path / "empty"))
+    assert code != 0
+    assert "no command was found" in err

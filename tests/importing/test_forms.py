@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import pytest
 
 from orchestrator.catalogue import shipped
@@ -287,3 +290,96 @@ def test_the_kind_can_be_said() -> None:
     with pytest.raises(ImportUnreadable):
         read("vllm serve a/b", HERE, Kind.QUADLET)
     assert read("", HERE).items == ()
+
+
+UNIT = """
+# container-vllm.service
+[Unit]
+Description=Podman container-vllm.service
+[Service]
+Environment=PODMAN_SYSTEMD_UNIT=%n
+Restart=on-failure
+ExecStart=/usr/bin/podman run \\
+\t--cidfile=%t/%n.ctr-id \\
+\t--rm --sdnotify=conmon -d --device nvidia.com/gpu=all \\
+\t-v /srv/models:/models:ro docker.io/vllm/vllm-openai:v0.33.0 --model /models/Qwen3 --max-model-len 8192
+ExecStop=/usr/bin/podman stop --ignore --cidfile=%t/%n.ctr-id
+[Install]
+WantedBy=default.target
+"""
+
+
+def test_a_service_unit_is_what_it_starts() -> None:
+    (item,) = read(UNIT, ON_3090).items
+    assert item.entry is not None, item.reason
+    assert (item.entry.variants[0].path, item.entry.context) == ("/srv/models/Qwen3", 8192)
+    assert {"kept_running", "all_gpus"} <= {change.code for change in item.changes}
+    native = "[Service]\nExecStart=-/usr/bin/env A=b numactl -N 0 llama-server -m /m/a-Q8_0.gguf -c 4096\nUser=x\n"
+    (item,) = read(native, HERE).items
+    assert item.entry is not None, item.reason
+    assert (item.entry.context, item.entry.variants[0].quantisation) == (4096, "Q8_0")
+
+
+def test_arguments_of_podman_in_a_unit_bring_mounts_and_variables() -> None:
+    unit = """[Container]
+Image=ghcr.io/ggml-org/llama.cpp:server-cuda-b11434
+PodmanArgs=-v /srv/m:/m --env LLAMA_ARG_CTX_SIZE=8192
+Exec=-m /m/x-Q4_K_M.gguf \\
+  --no-mmap -ts 1,1
+"""
+    (item,) = read(unit, HERE).items
+    assert item.entry is not None, item.reason
+    assert (item.entry.variants[0].path, item.entry.context) == ("/srv/m/x-Q4_K_M.gguf", 8192)
+
+
+def test_compose_extends_and_continued_lines() -> None:
+    text = """
+services:
+  base:
+    image: vllm/vllm-openai:v0.33.0
+    volumes: ["/srv/m:/m"]
+    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["0"], capabilities: [gpu]}]}}}
+  one:
+    extends: {service: base}
+    command: |
+      --model /m/Qwen3 \\
+      --max-model-len 8192 \\
+      --max-num-seqs 2
+  two:
+    extends: {file: other.yml, service: x}
+"""
+    _, one, two = read(text, ON_3090).items
+    assert one.entry is not None, one.reason
+    assert (one.entry.variants[0].path, one.entry.context, one.entry.parallel) == ("/srv/m/Qwen3", 8192, 2)
+    assert one.entry.image == "docker.io/vllm/vllm-openai:v0.33.0"
+    assert "all_gpus" not in {change.code for change in one.changes}  # one device is asked for
+    assert "image_kept" not in {change.code for change in one.changes}  # the catalogue has it under its whole name
+    assert "extends" in {change.code for change in two.changes}
+    for loop in ("extends: a", "extends: b", "extends: nobody"):
+        with pytest.raises(ImportUnreadable, match="no other service"):
+            read(f"services:\n  a:\n    {loop}\n  b:\n    extends: a\n", HERE)
+
+
+def test_a_gguf_is_not_called_bf16_where_nothing_says_so() -> None:
+    def said(line: str) -> str:
+        (item,) = read(line, HERE).items
+        assert item.entry is not None
+        return item.entry.variants[0].quantisation
+
+    assert said("llama-server -m /m/x.gguf") == "unknown"
+    assert said("llama-server -hf a/b-GGUF") == "Q4_K_M"
+    assert said("llama-server -hf a/b-GGUF:Q4_K_M -hff b-Q8_0.gguf") == "Q8_0"
+    assert said("llama-server -m /m/x-BF16.gguf") == "BF16"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 250_000, "$" * 250_000, "'a'" * 80_000, "a://" + "x" * 250_000, "?" + "token" * 50_000,
+     "```\nx\n```\n" * 20_000, "token=" * 40_000, "${A" * 80_000, "--api-key " * 20_000, "\\" * 250_000],
+    ids=["word", "dollars", "quotes", "address", "query", "fences", "pairs", "braces", "flags", "backslashes"],
+)  # fmt: skip
+def test_a_monster_takes_no_time(text: str) -> None:
+    begin = time.process_time()
+    with contextlib.suppress(ImportUnreadable):
+        read(text, HERE)
+    assert time.process_time() - begin < 4
