@@ -30,7 +30,8 @@ test: setup-dev ## the tests, without the slow ones
 test-podman5: ## the same in a Debian 13 of its own, for its Podman 5 and Python 3.13; needs root
 	@tests/podman5.sh $(PYTEST) -m "not slow" $(ARGS)
 
-test-all: setup-dev ## all tests; their record goes into the repository
+test-all: setup-dev ## all tests; their record goes into the repository (fetches 3 GB the first time)
+	@$(BIN)/python -m tests.fetching
 	@$(PYTEST) --record tests/full_run.json $(ARGS)
 
 check: setup-dev ## format, lint, types, imports

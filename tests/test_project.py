@@ -112,8 +112,11 @@ def test_the_wheel_works_away_from_the_checkout(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    shutil.rmtree(ROOT / "build", ignore_errors=True)  # what a former build left there is packed too
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path / "dist", ROOT)
+    # from a copy without what former builds left in `build`, which setuptools would pack as well
+    source = shutil.copytree(
+        ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "tests")
+    )
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path / "dist", source)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     run(sys.executable, "-m", "venv", venv)
     pip = (venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")

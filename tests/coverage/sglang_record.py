@@ -62,7 +62,7 @@ def resolve(argvs: Sequence[tuple[str, ...]]) -> list[dict[str, Any]]:
 def _run(version: str, argvs: Sequence[tuple[str, ...]], *words: str) -> Any:
     program = Path(__file__).with_name("sglang_parser.py")
     run = subprocess.run(
-        [str(_python()), "-I", str(program), str(wheel(f"sglang-{version}")), *words],
+        [str(parser_python()), "-I", str(program), str(wheel(f"sglang-{version}")), *words],
         input=json.dumps(argvs),
         capture_output=True,
         text=True,
@@ -75,7 +75,8 @@ def _run(version: str, argvs: Sequence[tuple[str, ...]], *words: str) -> Any:
     return answer["verdicts"]
 
 
-def _python() -> Path:
+def parser_python() -> Path:
+    """The interpreter for SGLang's parsers, made if need be."""
     folder = CACHE / "sglang-parser"
     python = folder / "bin" / "python"
     if not python.exists():

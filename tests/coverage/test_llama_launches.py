@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -15,7 +12,7 @@ from tests.coverage import llama_launches, llama_record
 from tests.coverage.elements import elements
 from tests.coverage.evidence import Recorded, llama_rules
 from tests.coverage.llama_launches import Launch
-from tests.coverage.wheels import CACHE
+from tests.coverage.wheels import fetched
 
 RECORDS = {
     file: Recorded.model_validate_json(file.read_text()) for file in (llama_record.LAUNCHED, llama_record.PARSED)
@@ -67,16 +64,10 @@ def test_the_true_parser_says_what_was_recorded(test_cache: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_rules_are_what_the_source_says(tmp_path: Path) -> None:
+def test_the_rules_are_what_the_source_says() -> None:
     table = llama_rules()
     for key, known in table.wheels.items():
-        file = CACHE / "wheels" / known.file
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-            what = ["--no-binary", known.name, "--dest", str(file.parent), f"{known.name}=={known.version}"]
-            subprocess.run([*pip, *what], check=True, timeout=300)
-        assert hashlib.sha256(file.read_bytes()).hexdigest() == known.sha256
+        file = fetched(known)
         with tarfile.open(file) as archive:
             top = known.file.removesuffix(".tar.gz")
             for rule in (rule for rule in table.rule if rule.wheel == key):

