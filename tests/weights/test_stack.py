@@ -353,6 +353,12 @@ def test_each_refusal_as_its_owner_sees_it(make: Callable[..., Stack], hub: hubs
         subprocess.run(["umount", "-l", str(stack.paths.store)], check=True)
 
 
+def one_tensor(data: bytes) -> bytes:
+    """A safetensors file that holds these bytes."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_gigabyte_with_its_daemon_killed_half_way(
@@ -360,7 +366,7 @@ def test_a_gigabyte_with_its_daemon_killed_half_way(
 ) -> None:
     """At full size: resumed at the byte, progress all along, and the digest over all of it is right."""
     piece = random.Random(3).randbytes(2**20)
-    data = b"".join(i.to_bytes(4, "big") + piece[4:] for i in range(1000))
+    data = one_tensor(b"".join(i.to_bytes(4, "big") + piece[4:] for i in range(1000)))
     hub.add("org/large", {"config.json": b"{}", "model.safetensors": data})
     hub.rate = 400_000_000
     stack = make()
@@ -431,8 +437,8 @@ def test_an_engine_runs_from_a_cache_on_another_disk(
 
 @pytest.mark.slow
 def test_two_pulls_at_once_wait_for_each_other(make: Callable[..., Stack], hub: hubs.HubServer) -> None:
-    hub.add("org/one", {"config.json": b"{}", "model.safetensors": bytes(2_000_000)})
-    hub.add("org/two", {"config.json": b"{}", "model.safetensors": bytes(1_000_000)})
+    hub.add("org/one", {"config.json": b"{}", "model.safetensors": one_tensor(bytes(2_000_000))})
+    hub.add("org/two", {"config.json": b"{}", "model.safetensors": one_tensor(bytes(1_000_000))})
     hub.rate = 1_500_000
     stack = make()
     with stack:
