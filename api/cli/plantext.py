@@ -10,8 +10,9 @@ from orchestrator.plan import ExpectedMemory, Plan, Planned, Reason, Rejected
 OTHERS = 5
 """Alternatives, and things turned down, on the first screen."""
 _FIRST = (
-    "ranked", "little_context", "gain", "speed_measured", "evidence", "several_gpus", "memory_measured", "crossover",
-    "state_16_bit", "draft_clamped", "weights_missing", "drafter_missing", "cpu_only", "shape_unknown", "context_risky",
+    "ranked", "memory_unknown", "image_assumed", "little_context", "gain", "speed_measured", "evidence",
+    "several_gpus", "memory_measured", "crossover", "state_16_bit", "draft_clamped", "weights_missing",
+    "drafter_missing", "cpu_only", "shape_unknown", "context_risky",
 )  # fmt: skip
 """Reasons that everybody reads, in this order; the others are with `--all`."""
 _KINDS = (

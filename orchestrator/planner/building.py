@@ -17,6 +17,7 @@ from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Var
 from orchestrator.plan import MODEL_FOLDER, PORT, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate
 from orchestrator.planner.fitting import Fitted
+from orchestrator.planner.places import CUSTOM
 from orchestrator.planner.terms import prefix_caching_of
 from orchestrator.planner.wishes import Preferences
 from orchestrator.runtimes import LaunchRequest, adapter
@@ -213,6 +214,15 @@ def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     text = f"{fitted.context} tokens for {sequences}" + ("" if said else ": the largest usual size that fits")
     reasons.append(Reason("size", text))
     reasons += fitted.reasons
+    if fitted.expected.budget is None:
+        text = "how much memory there is is not known: nothing was compared with it, and little is taken"
+        reasons.append(Reason("memory_unknown", text))
+    if candidate.image.name == CUSTOM:
+        text = (
+            f"{candidate.image.reference} is taken to be {candidate.image.runtime} of the usual kind, for nothing is"
+            " known of it: `runtime` says which it is, an [[image]] in catalog.d all of it"
+        )
+        reasons.append(Reason("image_assumed", text))
     if candidate.shape is None:
         reasons.append(Reason("shape_unknown", "KV cache and compute are not counted: the model's shape is not known"))
     if known is not None and known.crossover is not None and candidate.method is not Method.NONE:
@@ -270,4 +280,6 @@ def _evidence_reason(candidate: Candidate) -> Reason:
     when = f"{candidate.evidence} ({known.date.isoformat()})"
     if candidate.evidence is Evidence.UNTRIED and known.evidence is Evidence.PROVEN:
         when = f"untried here: proven {known.date.isoformat()} for versions {known.versions or 'of then'}"
+    if known.model == "*":
+        when += " for this engine and method, whatever the model"
     return Reason("evidence", when if known.note is None else f"{when}: {known.note}", known.source)

@@ -119,8 +119,11 @@ def _size_unknown(candidate: Candidate) -> str:
 
 
 def turned_down(candidate: Candidate, restriction: Restriction) -> Rejected:
-    """The rejection in a restriction's own words."""
-    return candidate.reject(restriction.id, restriction.text, restriction.source)
+    """The rejection in a restriction's own words; of an image whose version nobody knows, that this is why it holds."""
+    text, image = restriction.text, candidate.image
+    if restriction.versions and image.least_version is None:
+        text += f"; which version {image.reference} has is not known: an [[image]] of it in catalog.d says so"
+    return candidate.reject(restriction.id, text, restriction.source)
 
 
 def _bounds(candidate: Candidate, wish: Preferences, terms: Terms) -> Bounds | Rejected:
@@ -216,10 +219,17 @@ class _Search:
 
     def _contexts(self) -> tuple[int, ...]:
         least = sizes.USUAL[0] if self.candidate.device is None else sizes.LEAST_GPU
-        return sizes.contexts(self.wish.context, least=least, most=self.bounds.context)
+        most = self.bounds.context if self._counted else min(self.bounds.context, TIGHT)
+        return sizes.contexts(self.wish.context, least=least, most=most)
 
     def _slots(self) -> tuple[int, ...]:
-        return sizes.slots(self.wish.parallel, self.bounds.slots)
+        return sizes.slots(self.wish.parallel, self.bounds.slots if self._counted or self.wish.parallel else 1)
+
+    @property
+    def _counted(self) -> bool:
+        """Whether memory limits the size. Where nobody knows how much there is, little is taken unless more is asked
+        for."""
+        return self.budget is not None or self.candidate.device is None
 
     def _demand(self, terms: Terms) -> Demand:
         candidate, settings = self.candidate, terms.settings

@@ -15,6 +15,8 @@ Group = tuple[Accelerator, ...]
 """Devices that share a model, in the order of their PCI addresses; empty is the CPU."""
 DEVICE_UNNAMED = "device_unnamed"
 """The code of a GPU that no container can be given (yet)."""
+CUSTOM = "custom"
+"""The name of an image that is none of the catalogue's."""
 TOGETHER = (1, 2, 4, 8)
 """How many GPUs are tried when nobody says: attention heads can be shared by these in nearly every model."""
 
@@ -123,7 +125,7 @@ def images(
                 "needs_source",
             )
         )
-        update |= {"name": "custom", "reference": wish.image, "machine": (), "source": "named by the user"}
+        update |= {"name": CUSTOM, "reference": wish.image, "machine": (), "source": "named by the user"}
         yield like.model_copy(update=update)
 
 

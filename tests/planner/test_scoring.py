@@ -116,3 +116,12 @@ def test_little_context_is_told_with_what_would_hold_more() -> None:
     assert f"{longer.runtime} {longer.variant} with {longer.method} holds" in told
     assert longer.context == 32768
     assert "little_context" not in {r.code for r in longer.reasons}
+
+
+def test_a_dense_27b_on_strix_halo_takes_what_was_measured_to_be_faster_there() -> None:
+    """MTP: 22 tok/s in llama.cpp (11.11 to 22.10, llama.cpp#27342), 16.5 in vLLM (amd-strix-halo-vllm-toolboxes#53)."""
+    first, *others = plans("qwen3.6-27b")
+    assert (first.runtime, first.method) == ("llama.cpp", Method.MTP)
+    assert any((p.runtime, p.method) == ("vllm", Method.MTP) for p in others)
+    eight = plans("qwen3.6-27b", parallel=8)[0]
+    assert eight.method is Method.NONE

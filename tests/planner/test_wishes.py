@@ -84,3 +84,35 @@ def test_every_alternative_says_whether_it_was_turned_down() -> None:
     assert down
     assert all(Plan.from_dict(a).digest == a["digest"] for a in ranked)
     assert all(set(a["rejected"]) == {"code", "text"} for a in down)
+
+
+def test_an_image_that_nobody_knows_is_told_to_be_assumed() -> None:
+    planned = make("qwen3.8-27b", image="registry.example/mine:7", runtime="vllm")
+    assert planned.plan is not None
+    (told,) = [r.text for r in planned.plan.reasons if r.code == "image_assumed"]
+    assert "registry.example/mine:7 is taken to be vllm" in told
+    down = [r.text for r in planned.rejected if r.code == "vllm-dflash-before-0.20.1"]
+    assert down
+    assert all("which version registry.example/mine:7 has is not known" in text for text in down)
+    known = make("qwen3.8-27b").plan
+    assert known is not None
+    assert "image_assumed" not in {r.code for r in known.reasons}
+
+
+def test_of_a_gpu_whose_memory_nobody_knows_little_is_taken_and_it_is_told() -> None:
+    unknown = replace(ONE, accelerators=(replace(ONE.accelerators[0], memory_free=None, memory_total=None),))
+    plan = make("qwen3.8-27b", unknown).plan
+    assert plan is not None
+    assert (plan.context, plan.parallel) == (8192, 1)
+    assert "memory_unknown" in {r.code for r in plan.reasons}
+    asked = make("qwen3.8-27b", unknown, context=65536, parallel=2).plan
+    assert asked is not None
+    assert (asked.context, asked.parallel) == (65536, 2)
+
+
+def test_a_proof_of_an_engine_is_not_told_as_one_of_the_model() -> None:
+    cpu = replace(ONE, accelerators=())
+    plan = make("gpt-oss-20b", cpu).plan
+    assert plan is not None
+    (told,) = [r.text for r in plan.reasons if r.code == "evidence"]
+    assert "for this engine and method, whatever the model" in told
