@@ -173,7 +173,9 @@ def _print_rows(answers: Sequence[Answer]) -> None:
 
 
 def _size(gib: float | None) -> str:
-    return "-" if gib is None else f"{gib:.2f} GiB"
+    if gib is None:
+        return "-"
+    return "none" if gib <= 0 else f"{gib:.2f} GiB"
 
 
 # ---- for people

@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from orchestrator.known_shapes.matching import match
+from orchestrator.known_shapes.matching import Names, match, names_of
 from orchestrator.models import Shape
 from orchestrator.plan import Method
 
@@ -126,6 +126,12 @@ def drafter_for(target: str, method: Method, text: str = "") -> KnownDrafter | N
     return next(iter(told or [d for d in fitting if not d.words] or fitting), None)
 
 
+@lru_cache(maxsize=1)
+def _names() -> Names:
+    return names_of(known())
+
+
+@lru_cache(maxsize=4096)
 def find(text: str) -> Known | None:
     """The model that a text names; None when it names none, several, or something made from one."""
-    return match(text, known())
+    return match(text, _names())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,27 +36,33 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(text.lower().replace("_", "-")))
 
 
-def match(text: str, models: Sequence[Known]) -> Known | None:
+Names = Sequence[tuple["Known", tuple[str, ...]]]
+"""Every name of every model, in words."""
+
+
+def names_of(models: Sequence[Known]) -> Names:
+    """What `match` looks for."""
+    return [(model, words(name)) for model in models for name in model.names]
+
+
+def match(text: str, names: Names) -> Known | None:
     """The one model that a text names, or None."""
-    return _match(text, tuple(models))
-
-
-@lru_cache(maxsize=4096)
-def _match(text: str, models: tuple[Known, ...]) -> Known | None:
     best: list[Known] = []
     rank = (0, 0)
     chunks = [words(chunk) for chunk in _CHUNK.split(text)]
     everything = words(text)
-    for model in models:
-        for name in model.names:
-            wanted = words(name)
-            at = _named(wanted, chunks, everything, model)
-            if at is None or (len(wanted), -at) < rank:
-                continue  # the longest name wins, then the one that is named first
-            if (len(wanted), -at) > rank:
-                best, rank = [], (len(wanted), -at)
-            if model not in best:
-                best.append(model)
+    present = set(everything)
+    open_version = any(".x" in word for word in present)
+    for model, wanted in names:
+        if not open_version and not present.issuperset(wanted):
+            continue
+        at = _named(wanted, chunks, everything, model)
+        if at is None or (len(wanted), -at) < rank:
+            continue  # the longest name wins, then the one that is named first
+        if (len(wanted), -at) > rank:
+            best, rank = [], (len(wanted), -at)
+        if model not in best:
+            best.append(model)
     if not best or any(model.shape != best[0].shape for model in best):
         return None
     return best[0]
