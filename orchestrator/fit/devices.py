@@ -108,7 +108,7 @@ def device(gpu: str | None, memory: int | None, runtime: Runtime, version: str |
     per_device = "per gpu" in low
     sizes = _sizes(low)
     each = sizes if len(sizes) > 1 else ()
-    if unified and re.search(r"apple|metal|\bm[1-5]\b", low):
+    if unified and "vulkan" not in low and re.search(r"apple|metal|\bm[1-5]\b", low):
         usable = None if memory is None else int(memory * METAL_SHARE)
         return Device(count, usable, backend, True, "nominal" if usable else "unknown", metal=True)
     if backend is Backend.CPU:
