@@ -61,8 +61,8 @@ _CARDS = (
     Card(r"\ba770\b", ((16, 15.6),), Backend.VULKAN),
     Card(r"apple|\bm[1-5]\b( pro| max| ultra)?|metal", (), Backend.VULKAN, unified=True),
 )  # fmt: skip
-_COUNT = re.compile(r"^\s*(\d{1,3})\s*[x\u00d7*]\s*(?=[a-z(])|^.*[a-z0-9)]\s+[x\u00d7*]\s*(\d{1,3})\s*$")
-"""`2x RTX 3090`, `2*RTX 3090`, `RTX 3090 x2`."""
+_COUNT = re.compile(r"^\s*(\d{1,3})\s*[x\u00d7*]\s*(?=[a-z(])|[a-z0-9)]\s+\(?[x\u00d7*]\s*(\d{1,3})\)?\s*$")
+"""`2x RTX 3090`, `2*RTX 3090`, `RTX 3090 (x2)`."""
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(mib|gib|gb|g)\b")
 _OTHERS = re.compile(r"\bfree\b|\bafter\b|\bload\b")
 METAL_SHARE = 0.75
@@ -99,7 +99,7 @@ def device(gpu: str | None, memory: int | None, runtime: Runtime, version: str |
     low = (gpu or "").lower()
     hint = f"{low} {(version or '').lower()}"
     card = next((c for c in _CARDS if re.search(c.pattern, low)), None)
-    counted = _COUNT.match(low)
+    counted = _COUNT.search(low)
     count = int(counted[1] or counted[2]) if counted else 2 if low.startswith("dual ") else 1
     if " + " in low:
         count += low.count(" + ")
@@ -109,7 +109,8 @@ def device(gpu: str | None, memory: int | None, runtime: Runtime, version: str |
     sizes = _sizes(low)
     each = sizes if len(sizes) > 1 else ()
     if unified and "vulkan" not in low and re.search(r"apple|metal|\bm[1-5]\b", low):
-        usable = None if memory is None else int(memory * METAL_SHARE)
+        whole = memory if memory is not None else min(sizes, default=None)
+        usable = None if whole is None else int(whole * METAL_SHARE)
         return Device(count, usable, backend, True, "nominal" if usable else "unknown", metal=True)
     if backend is Backend.CPU:
         return Device(count, memory, backend, False, "printed" if memory else "unknown", per_device=per_device)

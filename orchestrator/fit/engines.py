@@ -296,20 +296,26 @@ def _with_buffer(judged: Judged, largest: int) -> Judged:
 # ---- SGLang
 
 
+def _sglang_room(row: Understood) -> tuple[int | None, dict[str, float | int | None]]:
+    """What the static share leaves for pools, negative when the weights alone are more; and the figures it is of."""
+    figures: dict[str, float | int | None] = {}
+    share = budget.sglang_share(row.row, row.device, row.ranks)
+    if row.weights is None or row.named.experts_in_ram:
+        return None, figures
+    held = loading.sharded(row.weighing(row.weights.mid)).device + _drafter(row)
+    figures["weights_gib"] = _gib(held)
+    if share is None or row.device.usable is None:
+        return None, figures
+    if share.value > 0:  # the reserve alone is more than a very small card
+        figures |= {"mem_fraction_static": share.value, "budget_gib": _gib(row.device.usable * share.value)}
+    return int(row.device.usable * share.value) - held, figures
+
+
 def sglang(row: Understood) -> Answer:
     """SGLang: pools by printed tokens or by what its static share leaves."""
     demand = row.demand
     tokens = row.row.stated.kv_tokens or row.row.launch.get("max_total_num_tokens")
-    figures: dict[str, float | int | None] = {}
-    share = budget.sglang_share(row.row, row.device, row.ranks)
-    held = None
-    if row.weights is not None and not row.named.experts_in_ram:
-        held = loading.sharded(row.weighing(row.weights.mid)).device + _drafter(row)
-        figures["weights_gib"] = _gib(held)
-    room = None
-    if share is not None and held is not None and row.device.usable is not None:
-        room = int(row.device.usable * share.value) - held
-        figures |= {"mem_fraction_static": share.value, "budget_gib": _gib(row.device.usable * share.value)}
+    room, figures = _sglang_room(row)
     judged = verdict.unknown(
         _missing(row, ("model", "facts", "context", "kv_dtype", "gpu_mem_gib", "weights", "quant"))
     )
@@ -320,7 +326,7 @@ def sglang(row: Understood) -> Answer:
         count = tokens if tokens is not None else None if left is None else left.tokens
         if "context" not in row.basis.unknown:
             figures["needed_gib"] = _gib(demand.context * (each + draft))
-        if count is not None:
+        if count:
             figures |= {
                 "kv_tokens": count, "kv_gib": _gib(count * each), "k_gib": _gib(count * each / 2),
                 "v_gib": _gib(count * each / 2),
@@ -331,12 +337,20 @@ def sglang(row: Understood) -> Answer:
             figures["rs_gib"] = _gib(left.state_bytes)
         if left is not None and room is not None and "context" not in row.basis.unknown:
             spare = max(room - left.state_bytes, 0) if room > 0 else room
-            figures["available_gib"] = _gib(spare)
+            figures |= {"available_gib": _gib(spare), "short_gib": _short(figures.get("needed_gib"), spare)}
             around = Estimate(spare * 0.95, spare, spare * 1.05) if spare > 0 else Estimate(spare, spare, spare)
             judged = verdict.pool(demand.context * (each + draft), around, context=demand.context, longest=left.tokens)
-    if row.named.experts_in_ram:
-        judged = _APART
-    return Answer(judged, figures, ("k_gib", "v_gib", "kv_gib"), ("available_gib",))
+            judged = _of_context(row, judged, spare)
+    return Answer(
+        _APART if row.named.experts_in_ram else judged, figures, ("k_gib", "v_gib", "kv_gib"), ("available_gib",)
+    )
+
+
+def _of_context(row: Understood, judged: Judged, left: int) -> Judged:
+    """A longest context that nobody asked for is no refusal, as long as there is a pool at all."""
+    if judged.verdict is Verdict.TOO_BIG and left > 0 and not row.context_said:
+        return verdict.unknown([("context", f"the model's longest, {row.demand.context} tokens, would not fit")])
+    return judged
 
 
 ANSWERS: Mapping[Runtime, Callable[[Understood], Answer]] = {

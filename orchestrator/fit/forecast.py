@@ -70,6 +70,8 @@ def fit(row: Row) -> Forecast:
         judged = verdict.unknown([("engine", f"there are no formulas for {row.engine!r}")])
         return Forecast(row, judged.verdict, judged.reasons, {}, unknown={"engine": row.engine})
     runtime, fork = engine
+    if row.engine_version is None:
+        row = replace(row, engine_version=words.version(row.engine))
     understood = understand(row, runtime, fork)
     answered = engines.ANSWERS[runtime](understood)
     return _forecast(understood, answered)

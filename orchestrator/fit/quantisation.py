@@ -211,6 +211,11 @@ _HEAD_BITS = 6.5625
 
 def _gguf(known: Known, quantisation: Quantisation, parameters: int) -> Estimate:
     one = (known.shape.vocab or 0) * (known.shape.hidden or 0)
+    if known.native == "mxfp4" and not quantisation.kind.startswith("MXFP4"):
+        # whatever the kind, experts stay as they were published (gpt-oss-20b: 13.8 GB as F16, 12.1 as Q8_0)
+        rest = parameters - known.expert_parameters
+        weight = (known.expert_parameters * _LINEAR_BITS["mxfp4"].mid + rest * _GGUF_BITS[quantisation.kind]) / 8
+        return Estimate(weight * 0.95, weight, weight * 1.06)
     if quantisation.qat and quantisation.kind.startswith("Q4"):
         weight = parameters * _QAT_Q4 / 8
     else:

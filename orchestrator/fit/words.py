@@ -30,6 +30,16 @@ def engine(text: str) -> tuple[Runtime, bool] | None:
     return _ENGINES.get(first)
 
 
+_VERSION = re.compile(r"\bv?(\d+\.\d+[\w.+]*)|\b(b\d{4,5})\b")
+
+
+@lru_cache(maxsize=256)
+def version(text: str) -> str | None:
+    """What stands behind an engine's name: `vLLM 0.11.0`, `llama.cpp b6500`."""
+    found = _VERSION.search(text.lower())
+    return None if found is None else found[1] or found[2]
+
+
 _KV_WORDS = {
     "f32": KvType.F32, "fp32": KvType.F32, "float32": KvType.F32, "f16": KvType.F16, "fp16": KvType.F16,
     "float16": KvType.F16, "half": KvType.F16, "bf16": KvType.BF16, "bfloat16": KvType.BF16, "fp8": KvType.FP8,

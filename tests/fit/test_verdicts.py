@@ -201,3 +201,27 @@ def test_flash_attention_is_the_default_of_newer_builds() -> None:
     assert answer(**row, engine_version="b6500")["compute_gib"] < older["compute_gib"]
     asked = answer(**row, engine_version="b3091", launch={"flash_attn": "on"})
     assert asked["compute_gib"] < older["compute_gib"]
+
+
+def test_a_version_behind_the_engines_name_is_read() -> None:
+    row = {"model": "Qwen/Qwen3-8B", "gpu": "NVIDIA GeForce RTX 3090 (x2)", "ctx_per_request": 8192}
+    old, new = answer(engine="vLLM 0.10.2", **row), answer(engine="vLLM 0.27.1", **row)
+    assert old["budget_gib"] < new["budget_gib"]  # 0.9 of the card, and 0.92
+    assert old["assumed"]["tp"].startswith("2,")
+
+
+def test_experts_of_gpt_oss_are_mxfp4_in_every_gguf() -> None:
+    row = {"engine": "llama.cpp", "gpu": "RTX 4090", "ctx_per_request": 8192, "parallel": 1}
+    found = answer(model="unsloth/gpt-oss-20b-GGUF gpt-oss-20b-F16.gguf", **row)
+    assert (found["weights_gib"] + found["host_weights_gib"]) * GIB == pytest.approx(13.8e9, rel=0.03)
+    assert found["verdict"] == "fits"
+
+
+def test_no_figure_of_a_pool_that_is_not_there() -> None:
+    """A card that is smaller than what SGLang keeps back; and unified memory is told by an Apple's text."""
+    found = answer(engine="sglang", model="Qwen/Qwen3-32B", gpu="GPU", gpu_mem_gib=2, ctx_per_request=8192)
+    assert found["verdict"] == "too_big"
+    assert not {"kv_gib", "kv_tokens", "budget_gib", "mem_fraction_static"} & found.keys()
+    assert found["short_gib"] > 0
+    studio = device("Mac Studio M2 Ultra 192GB", None, Runtime.LLAMA_CPP)
+    assert studio.usable == 144 * GIB
