@@ -7,6 +7,7 @@ These types validate and hold; they decide nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -39,6 +40,13 @@ class Runtime(StrEnum):
     LLAMA_CPP = "llama.cpp"
     VLLM = "vllm"
     SGLANG = "sglang"
+
+
+LOADED_BY: Mapping[Format, tuple[Runtime, ...]] = {
+    Format.GGUF: (Runtime.LLAMA_CPP,),
+    Format.SAFETENSORS: (Runtime.VLLM, Runtime.SGLANG),
+}
+"""Which runtimes can load a format, where a variant says nothing else."""
 
 
 class Shape(Frozen):
@@ -110,6 +118,11 @@ class Variant(Frozen):
     """What whoever fetches or uses it should know."""
     source: str | None = None
     """Who says so: where the sizes and shapes come from."""
+
+    @property
+    def loaders(self) -> tuple[Runtime, ...]:
+        """The runtimes that can load it."""
+        return self.runtimes or LOADED_BY[self.format]
 
     @model_validator(mode="after")
     def _located(self) -> Variant:

@@ -17,10 +17,8 @@ from orchestrator.catalogue.types import Catalogue, Combination
 from orchestrator.config_problems import nearest
 from orchestrator.errors import NotFound
 from orchestrator.kinds import Backend
-from orchestrator.models import Format, ModelEntry, Runtime, Shape
+from orchestrator.models import ModelEntry, Runtime, Shape
 from orchestrator.plan import Evidence, Method
-
-LOADS = {Format.GGUF: (Runtime.LLAMA_CPP,), Format.SAFETENSORS: (Runtime.VLLM, Runtime.SGLANG)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +173,7 @@ def _shaped(r: Restriction, shape: Shape | None) -> bool:
 
 
 def _runtimes(model: ModelEntry) -> set[Runtime]:
-    return {runtime for v in model.variants for runtime in (v.runtimes or LOADS[v.format])}
+    return {runtime for v in model.variants for runtime in v.loaders}
 
 
 def _methods(model: ModelEntry) -> set[Method]:

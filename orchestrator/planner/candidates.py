@@ -11,7 +11,7 @@ from orchestrator.catalogue import choosing
 from orchestrator.catalogue.types import Catalogue, Combination, ImageEntry
 from orchestrator.file_facts import FileFacts, FileProblem, Files, location, mismatch, no_mtp_head
 from orchestrator.image_needs import Unmet, unmet
-from orchestrator.models import Drafter, Format, ModelEntry, Runtime, Shape, Variant
+from orchestrator.models import Drafter, ModelEntry, Runtime, Shape, Variant
 from orchestrator.plan import Evidence, Method, Rejected
 from orchestrator.planner.places import Group, Places, images, no_image
 from orchestrator.planner.wishes import Preferences
@@ -19,7 +19,6 @@ from orchestrator.runtimes import ADAPTERS
 
 AUTO = (Method.DFLASH, Method.DSPARK, Method.EAGLE3, Method.MTP, Method.DRAFT)
 """What `auto` looks for, best first; then `none`. n-gram lookup pays only for some texts: on request."""
-_LOADS = {Format.GGUF: (Runtime.LLAMA_CPP,), Format.SAFETENSORS: (Runtime.VLLM, Runtime.SGLANG)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,7 @@ def _unnamed(search: Search, what: str) -> Rejected | None:
 
 
 def _early(variant: Variant, runtime: Runtime | None, method: Method, code: str, text: str) -> Rejected:
-    named = runtime or (variant.runtimes or _LOADS[variant.format])[0]
+    named = runtime or variant.loaders[0]
     return Rejected(named.value, variant.name, method, code, text)
 
 
@@ -187,7 +186,7 @@ def _runnable(
     for group in groups:
         if search.wish.tensor_parallel not in (None, 1) and not group:
             continue  # a CPU is not several
-        for image in images(search.catalogue, search.wish, variant, variant.runtimes or _LOADS[variant.format], group):
+        for image in images(search.catalogue, search.wish, variant, variant.loaders, group):
             need = unmet(image, search.facts, group[0] if group else None)
             if need is None:
                 pairs.append((group, image))

@@ -123,7 +123,7 @@ class RuntimeAdapter(Protocol):
 
     @property
     def flags(self) -> frozenset[str]:
-        """Every flag that `command` can emit; the container validator allows no other."""
+        """Every flag that `command` can emit: tests hold each against the engine's parser, a launch or its source."""
 
     @property
     def health_path(self) -> str: ...
