@@ -15,6 +15,8 @@ LATELY = 5
 """Starts that count: newer ones replace older ones, for engines, kernels and neighbours change."""
 WINDOWS = 20
 """Stretches of decoding that count."""
+FASTEST = 20_000
+"""Tokens a second that no engine decodes for one request: who claims more has broken counters, or lies."""
 LEAST_TOKENS = 64
 """Tokens from which a speed is one: a proof's eight say nothing."""
 FAR = 3.0
@@ -29,7 +31,7 @@ STEADY = 0.05
 class Start:
     """One start. Bytes; `likely` is what was expected without margin and without correction, `peak` None where the
     engine was killed or never seen. `worked` is whether it has had as many tokens as it can hold: before that its
-    caches are empty, and that it took less than expected says nothing. `day` is ISO."""
+    caches are empty, and that it took less than expected says nothing. `day` is ISO, `image` an id or reference."""
 
     ran: Ran
     driver: str | None
@@ -38,6 +40,7 @@ class Start:
     likely: int | None
     peak: int | None
     worked: bool = True
+    image: str = ""
 
     @property
     def residual(self) -> int | None:
@@ -60,8 +63,12 @@ class Decoding:
 
 
 def measured(starts: Iterable[Start], decodings: Iterable[Decoding], drivers: frozenset[str | None]) -> Measured:
-    """What is known, of observations (the oldest first) with one of these drivers."""
-    grouped = _grouped((s.ran, s) for s in starts if s.driver in drivers)
+    """What is known, of observations (the oldest first) with one of these drivers.
+
+    Of starts those of the image that ran last count: two images of one version are two programs.
+    """
+    several = _grouped((s.ran, s) for s in starts if s.driver in drivers)
+    grouped = {ran: [s for s in found if s.image == found[-1].image] for ran, found in several.items()}
     stretches = _grouped((d.ran, d) for d in decodings if d.driver in drivers)
     return Measured(
         memory={ran: r for ran, several in grouped.items() if (r := _residual(several)) is not None},
@@ -93,7 +100,7 @@ def _load(starts: Sequence[Start]) -> float | None:
 
 
 def _speed(decodings: Sequence[Decoding]) -> Speed | None:
-    lately = [d for d in decodings if d.seconds > 0 and d.tokens > 0][-WINDOWS:]
+    lately = [d for d in decodings if d.seconds > 0 and 0 < d.tokens <= FASTEST * d.seconds][-WINDOWS:]
     if not lately:
         return None
     rates = [d.tokens / d.seconds for d in lately]

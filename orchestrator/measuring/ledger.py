@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -40,10 +41,10 @@ CREATE INDEX IF NOT EXISTS decodings_by_ran ON decodings (ran, at);
 """
 STARTS = (
     "SELECT engine, ran, driver, day, load_s, likely, peak, image, context, parallel, at, printed, worked"
-    " FROM starts ORDER BY at, rowid"
+    " FROM starts ORDER BY rowid"
 )
 """All starts, the oldest first; a row is read by `start_of`."""
-DECODINGS = "SELECT ran, driver, day, tokens, seconds FROM decodings ORDER BY at, rowid"
+DECODINGS = "SELECT ran, driver, day, tokens, seconds FROM decodings ORDER BY rowid"
 """All stretches of decoding, the oldest first; a row is read by `decoding_of`."""
 
 
@@ -62,7 +63,10 @@ class StartRow:
 
 
 class Ledger:
-    """The database. No method raises for a database in trouble: measurements are lost then, and it is logged."""
+    """The database. What came first is told by the order of rows, for a clock may jump.
+
+    No method raises for a database in trouble: measurements are lost then, and it is logged.
+    """
 
     def __init__(self, db: aiosqlite.Connection | None) -> None:
         self._db = db
@@ -96,8 +100,8 @@ class Ledger:
             (*values, s.load_s, s.likely, s.peak, json.dumps(dict(row.printed)), int(s.worked)),
         )
         await self._write(
-            "DELETE FROM starts WHERE ran = ? AND driver IS ? AND engine NOT IN"
-            " (SELECT engine FROM starts WHERE ran = ? AND driver IS ? ORDER BY at DESC LIMIT ?)",
+            "DELETE FROM starts WHERE ran = ? AND driver IS ? AND rowid NOT IN"
+            " (SELECT rowid FROM starts WHERE ran = ? AND driver IS ? ORDER BY rowid DESC LIMIT ?)",
             (values[1], s.driver, values[1], s.driver, STARTS_KEPT),
         )
 
@@ -122,7 +126,7 @@ class Ledger:
         )
         await self._write(
             "DELETE FROM decodings WHERE ran = ? AND driver IS ? AND rowid NOT IN"
-            " (SELECT rowid FROM decodings WHERE ran = ? AND driver IS ? ORDER BY at DESC LIMIT ?)",
+            " (SELECT rowid FROM decodings WHERE ran = ? AND driver IS ? ORDER BY rowid DESC LIMIT ?)",
             (key, decoding.driver, key, decoding.driver, DECODINGS_KEPT),
         )
 
@@ -140,7 +144,7 @@ class Ledger:
         """Keep both tables bounded, however many combinations there were."""
         for table in ("starts", "decodings"):
             await self._write(
-                f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY at DESC LIMIT ?)",  # noqa: S608 - ours
+                f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?)",  # noqa: S608 - ours
                 (MOST,),
             )
 
@@ -173,22 +177,24 @@ class Ledger:
         try:
             await self._db.execute(query, values)
             await self._db.commit()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:  # OverflowError: a number that no column holds
             log.warning("measurement_not_kept", error=str(error))
 
 
 def start_of(row: Any) -> StartRow | None:
-    """A row of `STARTS`; None for what another version wrote."""
+    """A row of `STARTS`; None for what another version wrote, and for what cannot be: SQLite keeps anything in any
+    column."""
     ran = headings.from_text(row[1])
-    if ran is None:
+    counts = all(value is None or isinstance(value, int) for value in row[5:7])
+    if ran is None or not counts or not (row[4] is None or _seconds(row[4])) or not isinstance(row[3], str):
         return None
     try:
         printed = {str(k): int(v) for k, v in json.loads(row[11]).items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         printed = {}
     return StartRow(
         engine=row[0],
-        start=Start(ran, row[2], row[3], row[4], row[5], row[6], bool(row[12])),
+        start=Start(ran, row[2], row[3], row[4], row[5], row[6], bool(row[12]), str(row[7])),
         image=row[7],
         context=row[8],
         parallel=row[9],
@@ -198,9 +204,14 @@ def start_of(row: Any) -> StartRow | None:
 
 
 def decoding_of(row: Any) -> Decoding | None:
-    """A row of `DECODINGS`; None for what another version wrote."""
+    """A row of `DECODINGS`; None for what another version wrote, and for what cannot be."""
     ran = headings.from_text(row[0])
-    return None if ran is None else Decoding(ran, *row[1:])
+    right = isinstance(row[2], str) and isinstance(row[3], int) and _seconds(row[4])
+    return Decoding(ran, *row[1:]) if ran is not None and right else None
+
+
+def _seconds(value: object) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value) and value >= 0
 
 
 async def _connect(path: Path) -> aiosqlite.Connection:

@@ -24,7 +24,7 @@ from orchestrator.measuring import learned, printed, speeds
 from orchestrator.measuring import ran as headings
 from orchestrator.measuring.learned import Decoding, Start
 from orchestrator.measuring.ledger import Ledger, StartRow
-from orchestrator.runtimes import adapter
+from orchestrator.runtimes import EngineCounters, RuntimeAdapter, adapter
 from orchestrator.telemetry import EngineReading, TelemetryView
 from orchestrator.timing import Timing
 from orchestrator.views import MeasuredView, State
@@ -126,6 +126,7 @@ class Observing:
             likely=plan.expected_memory.likely - plan.expected_memory.correction,
             peak=watched.noted,
             worked=False,
+            image=plan.image,
         )
         await self._ledger.started(
             StartRow(engine.id, start, plan.image, plan.context, plan.parallel, self._clock.wall(), engine.printed)
@@ -138,10 +139,10 @@ class Observing:
         with suppress(ContainerError, TimeoutError):
             async with asyncio.timeout(self._timing.podman_call):
                 async for line in self._podman.logs(engine.container_id or "", tail=None, follow=False):
-                    lines.append(line.text)
+                    lines.append(line.text[: printed.WIDEST])
                     if len(lines) >= printed.LINES:
                         break
-        return printed.sizes(engine.plan.runtime, lines)
+        return await asyncio.to_thread(printed.sizes, engine.plan.runtime, lines)
 
     # memory
 
@@ -189,9 +190,8 @@ class Observing:
             return False
         if answer.status != 200:
             return False
-        text = answer.body.decode("utf-8", "replace")
-        counters = runtime.parse_metrics(text)
-        done = watched.speed.read(engine.plan.runtime, text, counters)
+        counters, found = await asyncio.to_thread(_said, runtime, answer.body)  # megabytes, should it want so
+        done = watched.speed.read(engine.plan.runtime, found, counters, self._clock.now())
         worked = not watched.worked and (counters.prompt or 0) + (counters.generated or 0) >= _plenty(engine)
         if worked:
             watched.worked = True
@@ -223,6 +223,12 @@ class Observing:
     async def compact(self) -> None:
         """Keep what is remembered bounded."""
         await self._ledger.compact()
+
+
+def _said(runtime: RuntimeAdapter, body: bytes) -> tuple[EngineCounters, Mapping[str, float]]:
+    """An engine's counters, as the adapter and as `speeds` read them."""
+    text = body.decode("utf-8", "replace")
+    return runtime.parse_metrics(text), speeds.numbers(text)
 
 
 def _plenty(engine: Engine) -> int:

@@ -10,6 +10,8 @@ from orchestrator.models import Runtime
 
 LINES = 4_000
 """Lines of a log's beginning that are looked at."""
+WIDEST = 1_024
+"""Characters of a line that are looked at: what is known says its sizes in the first hundred."""
 _READERS: Mapping[str, Callable[[Iterable[str]], dict[str, int]]] = {
     Runtime.LLAMA_CPP.value: llama_cpp.sizes,
     Runtime.VLLM.value: vllm.sizes,
@@ -22,4 +24,4 @@ def sizes(runtime: str, lines: Iterable[str]) -> dict[str, int]:
     """Bytes by kind (`weights`, `kv`, `state`, `compute`, `graphs`, ...) and counts (`kv_tokens`, `block_tokens`);
     what was not printed is absent."""
     reader = _READERS.get(runtime)
-    return {} if reader is None else reader(_COLOURS.sub("", line[:4096]) for line in lines)
+    return {} if reader is None else reader(_COLOURS.sub("", line[:WIDEST]) for line in lines)

@@ -45,6 +45,8 @@ def from_text(text: str) -> Ran | None:
     """`to_text` read back; None for what another version wrote."""
     try:
         model, variant, runtime, version, arch, method, drafter = json.loads(text)
+        if not all(isinstance(word, str) for word in (model, variant, runtime, arch, version or "", drafter or "")):
+            return None
         return Ran(model, variant, runtime, version, arch, Method(method), drafter)
     except (ValueError, TypeError):
         return None

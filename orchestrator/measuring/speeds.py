@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from orchestrator.measuring import llama_cpp, sglang, vllm
+from orchestrator.measuring.learned import FASTEST
 from orchestrator.models import Runtime
 from orchestrator.runtimes import EngineCounters
 
@@ -17,6 +18,12 @@ _RULES: Mapping[str, Callable[[Mapping[str, float], Mapping[str, float]], tuple[
     Runtime.VLLM.value: vllm.decoding,
     Runtime.SGLANG.value: sglang.decoding,
 }
+_WANTED = frozenset({
+    llama_cpp.TOKENS, llama_cpp.SECONDS, llama_cpp.DECODES, llama_cpp.BUSY, vllm.TOKENS, vllm.REQUESTS, vllm.SECONDS,
+    sglang.TOKENS, sglang.REQUESTS, sglang.SECONDS, sglang.FIRST,
+})  # fmt: skip
+SLACK_S = 2.0
+"""Seconds that counters may lie behind: they are read at one moment and written at another."""
 _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}]*\})?\s+([-+0-9.eE]+)(?:\s|$)")
 
 
@@ -38,15 +45,22 @@ def numbers(text: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Window:
-    """From one moment at which nothing ran to the next."""
+    """From one moment at which nothing ran to the next. `at` are monotonic seconds."""
 
     idle: Mapping[str, float] | None = None
+    at: float = 0.0
 
-    def read(self, runtime: str, text: str, counters: EngineCounters) -> tuple[int, float] | None:
-        """Take a reading; tokens and seconds of decoding if one request alone ran since the last idle moment."""
+    def read(
+        self, runtime: str, found: Mapping[str, float], counters: EngineCounters, at: float
+    ) -> tuple[int, float] | None:
+        """Take a reading (`numbers`); tokens and seconds of decoding if one request alone ran since the last idle
+        moment. What cannot be is None: more seconds than have passed, or more tokens than anybody decodes in them."""
         rule = _RULES.get(runtime)
         if rule is None or counters.running is None or counters.running or counters.waiting:
             return None
-        before, self.idle = self.idle, numbers(text)
+        before, since = self.idle, self.at
+        self.idle, self.at = {name: value for name, value in found.items() if name in _WANTED}, at
         done = None if before is None else rule(before, self.idle)
-        return done if done is not None and done[0] >= LEAST else None
+        if done is None or done[0] < LEAST or done[1] > at - since + SLACK_S or done[0] > FASTEST * done[1]:
+            return None
+        return done

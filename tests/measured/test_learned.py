@@ -82,7 +82,14 @@ def test_speed() -> None:
 
 @pytest.mark.parametrize(
     ("prior", "seen", "limit"),
-    [(1.0, None, 900.0), (600.0, None, 1200.0), (1.0, 700.0, 1400.0), (600.0, 700.0, 1400.0)],
+    [
+        (1.0, None, 900.0),
+        (600.0, None, 1200.0),
+        (1.0, 700.0, 1400.0),
+        (600.0, 700.0, 1400.0),
+        (1.0, 5000.0, 7200.0),
+        (5000.0, 9000.0, 10_000.0),
+    ],
 )
 def test_a_start_may_take_what_it_usually_takes(prior: float, seen: float | None, limit: float) -> None:
     """8.5 to 9 minutes were seen for a 27B on gfx1151: the default holds, and whatever is slower gets longer."""
@@ -178,4 +185,52 @@ async def test_what_another_version_wrote_is_left_alone(tmp_path: Path) -> None:
     db.close()
     again = await Ledger.open(path)
     assert not await again.starts()
+    await again.close()
+
+
+def test_another_image_of_the_same_version_is_another_program() -> None:
+    one, other = (replace(start(r), image=i) for r, i in ((2 * GIB, "sha256:a"), (GIB, "sha256:b")))
+    assert learned.measured([one, other], [], NO_DRIVER).memory[RAN] == Residual(GIB, 1, "2026-11-01")
+    assert learned.measured([other, one, one], [], NO_DRIVER).memory[RAN].starts == 2
+
+
+def test_a_speed_that_cannot_be_is_none() -> None:
+    assert not learned.measured([], [decoding(10**18, 0.001)], NO_DRIVER).speed
+    known = learned.measured([], [decoding(10**18, 0.001), decoding(1000, 10.0)], NO_DRIVER).speed
+    assert known[RAN].tokens_s == 100.0
+
+
+async def test_a_clock_that_jumps_neither_hides_nor_keeps_a_start(tmp_path: Path) -> None:
+    """A board without a battery begins in 1970, and has been in 2099."""
+    ledger = await Ledger.open(tmp_path / "m.db")
+    for number in range(STARTS_KEPT + 3):
+        await ledger.started(row(f"future-{number}", 4e9))
+    await ledger.started(row("now", 0.0, residual=7))
+    starts = await ledger.starts()
+    assert starts[-1].engine == "now"
+    await ledger.decoded(decoding(100, 1.0), 4e9)
+    await ledger.decoded(decoding(200, 1.0), 0.0)
+    assert [d.tokens for d in await ledger.decodings()] == [100, 200]
+    await ledger.close()
+
+
+async def test_what_no_column_holds_and_no_row_should_is_passed_over(tmp_path: Path) -> None:
+    ledger = await Ledger.open(tmp_path / "m.db")
+    await ledger.decoded(decoding(10**30, 1.0), 1.0)  # does not raise
+    await ledger.started(row("a"))
+    await ledger.decoded(decoding(100, 1.0), 1.0)
+    await ledger.close()
+    with sqlite3.connect(tmp_path / "m.db") as db:
+        db.execute(
+            "INSERT INTO starts SELECT 'b', '[[], 1, 2, 3, 4, \"none\", 5]', driver, image, context, parallel,"
+            " at, day, load_s, likely, peak, printed, void, worked FROM starts"
+        )
+        db.execute(
+            "INSERT INTO starts SELECT 'c', ran, driver, image, context, parallel, at, day, load_s, likely,"
+            " 'much', printed, void, worked FROM starts WHERE engine = 'a'"
+        )
+        db.execute("UPDATE decodings SET seconds = 'long' WHERE tokens = 100")
+    again = await Ledger.open(tmp_path / "m.db")
+    assert [s.engine for s in await again.starts()] == ["a"]
+    assert not await again.decodings()
     await again.close()

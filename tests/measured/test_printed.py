@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from orchestrator.measuring import printed, speeds
 from orchestrator.runtimes import EngineCounters
@@ -104,7 +107,7 @@ def vllm(tokens: int, requests: int, seconds: float) -> str:
 
 def read(runtime: str, *readings: tuple[str, EngineCounters]) -> list[tuple[int, float] | None]:
     window = speeds.Window()
-    return [window.read(runtime, text, counters) for text, counters in readings]
+    return [window.read(runtime, speeds.numbers(t), c, 60.0 * n) for n, (t, c) in enumerate(readings)]
 
 
 def test_llama_cpp_alone() -> None:
@@ -129,3 +132,35 @@ def test_vllm_alone() -> None:
 def test_an_engine_that_does_not_say_what_runs_is_not_measured() -> None:
     unknown = EngineCounters()
     assert read("vllm", (vllm(10, 1, 0.2), unknown), (vllm(139, 2, 1.8), unknown)) == [None, None]
+
+
+def test_counters_that_cannot_be_are_no_speed() -> None:
+    """An engine runs what its weights and image bring along: what it says of itself is a claim."""
+    idle = (vllm(10, 1, 0.2), IDLE)
+    assert read("vllm", idle, (vllm(10**17, 2, 0.3), IDLE))[-1] is None  # faster than anything
+    assert read("vllm", idle, (vllm(5000, 2, 500.0), IDLE))[-1] is None  # longer than it has been
+    assert read("vllm", idle, (vllm(-5, 2, 1.0), IDLE))[-1] is None
+    for nonsense in ("NaN", "+Inf", "-Inf", "1e999", "-1", "--", "9" * 400, "0x10", "1_000"):
+        text = vllm(10, 1, 0.2).replace(" 10\n", f" {nonsense}\n")
+        assert read("vllm", idle, (text, IDLE), (vllm(139, 2, 1.7), IDLE))[-1] is None or nonsense == "-1"
+
+
+def test_a_reading_keeps_nothing_but_what_it_needs() -> None:
+    window = speeds.Window()
+    text = "".join(f"x{n} 1\n" for n in range(10_000)) + vllm(10, 1, 0.2)
+    window.read("vllm", speeds.numbers(text), IDLE, 0.0)
+    assert window.idle is not None
+    assert len(window.idle) == 3
+
+
+@pytest.mark.parametrize("runtime", ["llama.cpp", "vllm", "sglang"])
+@pytest.mark.parametrize(
+    "line",
+    ["Load weight end." * 4000, "1" * 60_000, " a" * 30_000, "Capture  graph end" * 3000, "\x1b[0m" * 10_000,
+     "Cache is allocated. #tokens: 1, K size: " * 1500, " CPU KV buffer size = " * 2500],
+    ids=["weights", "digits", "words", "graphs", "colours", "pools", "buffers"],
+)  # fmt: skip
+def test_a_log_of_monsters_takes_seconds_at_most(runtime: str, line: str) -> None:
+    begin = time.process_time()
+    printed.sizes(runtime, [line] * 400)
+    assert time.process_time() - begin < 1.0  # of 4,000 lines, and in a thread
