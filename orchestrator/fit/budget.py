@@ -21,6 +21,7 @@ PREFIX_IN_HYBRIDS = (0, 26)
 UTILISATION_092 = (0, 20)
 LONG = 32768
 """V0 turned chunked prefill on by itself above this length."""
+CHUNKS_BY_ITSELF = (0, 5, 4)
 CHUNK = 2048
 FOUR_SLOTS = 6900
 """The build since which llama-server has four slots in one cache by default."""
@@ -58,7 +59,8 @@ def batched_tokens(row: Row, context: int, device: Device) -> Default:
     if said is not None:
         return Default(said, True)
     if is_v0(row):
-        chunked = row.launch.get("enable_chunked_prefill", context > LONG)
+        by_itself = context > LONG and not _before_chunks(row.engine_version)
+        chunked = row.launch.get("enable_chunked_prefill", by_itself)
         return Default(CHUNK if chunked else max(context, CHUNK), False)
     usable = device.usable or 0
     if usable >= 155 * GIB:
@@ -66,6 +68,11 @@ def batched_tokens(row: Row, context: int, device: Device) -> Default:
     if usable >= 70 * GIB and "a100" not in (row.gpu or "").lower() and not device.unified:
         return Default(8192, False)
     return Default(CHUNK, False)
+
+
+def _before_chunks(version: str | None) -> bool:
+    """Whether it is older than vLLM pull 6666; `V0` alone tells no version."""
+    return older(version, CHUNKS_BY_ITSELF) and not older(version, (0, 1))
 
 
 def sequences(row: Row, device: Device) -> Default:

@@ -140,7 +140,7 @@ def _ranks(row: Row, runtime: Runtime, place: Device, shape: Shape | None, basis
         return 1
     if " + " in (row.gpu or ""):
         return 1
-    basis.assumed["tp"] = f"{place.count}, all devices that are named"
+    basis.assumed["tp"] = f"{place.count} devices, all that are named"
     return place.count
 
 

@@ -74,7 +74,18 @@ def fit(row: Row) -> Forecast:
         row = replace(row, engine_version=words.version(row.engine))
     understood = understand(row, runtime, fork)
     answered = engines.ANSWERS[runtime](understood)
-    return _forecast(understood, answered)
+    found = _forecast(understood, answered)
+    if "tp" in understood.basis.assumed and found.verdict is verdict.Verdict.FITS:
+        return _either_way(found, fit(replace(row, tp=1)))
+    return found
+
+
+def _either_way(shared: Forecast, alone: Forecast) -> Forecast:
+    """It fits on all devices together. Where one alone would start and be too small, which of both it was decides."""
+    if alone.verdict is not verdict.Verdict.TOO_BIG or alone.figures.get("available_gib", 0) <= 0:
+        return shared
+    judged = verdict.unknown([("tp", f"it fits where {shared.assumed['tp'].split(',')[0]} share it, and not on one")])
+    return replace(shared, verdict=judged.verdict, reasons=judged.reasons)
 
 
 def _forecast(understood: Understood, answered: engines.Answer) -> Forecast:

@@ -47,11 +47,12 @@ MORE_CARDS = {
 BELOW_ZERO = ids("v-23278 v-13882")
 REFUSED = ids("""
     v-23278 v-27508 v-recipes-12 v-13882 v-40291 v-41695 v-qwen-12 v-qwen-16 v-gemma-7b v-internlm-20b v-4650 v-h6
-    v-c2 v-c5 l-11598-a v-7028
+    v-c2 v-c5 l-11598-a v-7028 v-6746
 """)
 REFUSED_OPEN = {
     "v-25350-b": "the GPU is not named",
     "v-33155": "no context is said",
+    "v-subgraph-19": "whether both cards share the model is not said, and decides it",
     "v-18124": "no context is said; called `fits`: its encoder's profile takes what 0.3 of the card leaves",
     "v-10569": "no context is said; 256 images are profiled at once by the first engine",
     "v-9630": "the same: called `fits`, for what an encoder of another model takes is not known",

@@ -164,7 +164,7 @@ def test_all_named_devices_share_a_model_unless_something_else_is_said() -> None
     row = {"engine": "vllm", "model": "Qwen/Qwen3-32B", "gpu": "2x RTX 6000 Ada", "ctx_per_request": 8192}
     two, one = answer(**row), answer(**row, tp=1)
     assert two["weights_gib"] == pytest.approx(one["weights_gib"] / 2, rel=0.001)
-    assert two["assumed"]["tp"].startswith("2,")
+    assert two["assumed"]["tp"].startswith("2 ")
     assert "tp" not in answer(**row, launch={"data_parallel_size": 2})["assumed"]
     assert "tp" not in answer(**{**row, "gpu": "3x RTX 6000 Ada"})["assumed"]  # 64 heads do not divide by 3
 
@@ -207,7 +207,7 @@ def test_a_version_behind_the_engines_name_is_read() -> None:
     row = {"model": "Qwen/Qwen3-8B", "gpu": "NVIDIA GeForce RTX 3090 (x2)", "ctx_per_request": 8192}
     old, new = answer(engine="vLLM 0.10.2", **row), answer(engine="vLLM 0.27.1", **row)
     assert old["budget_gib"] < new["budget_gib"]  # 0.9 of the card, and 0.92
-    assert old["assumed"]["tp"].startswith("2,")
+    assert old["assumed"]["tp"].startswith("2 ")
 
 
 def test_experts_of_gpt_oss_are_mxfp4_in_every_gguf() -> None:
@@ -225,3 +225,11 @@ def test_no_figure_of_a_pool_that_is_not_there() -> None:
     assert found["short_gib"] > 0
     studio = device("Mac Studio M2 Ultra 192GB", None, Runtime.LLAMA_CPP)
     assert studio.usable == 144 * GIB
+
+
+def test_whether_devices_share_a_model_decides_only_where_one_is_enough_for_its_weights() -> None:
+    row = {"engine": "vllm", "engine_version": "0.7.2", "gpu": "2x RTX 3090", "gpu_mem_gib": 24}
+    small = answer(**row, model="meta-llama/Llama-3.1-8B-Instruct", ctx_per_request=131072)
+    assert (small["verdict"], small["reasons"][0]["code"]) == ("unknown", "tp_unknown")
+    assert answer(**row, model="meta-llama/Llama-3.1-8B-Instruct", ctx_per_request=16384)["verdict"] == "fits"
+    assert answer(**row, model="Qwen/Qwen2.5-14B-Instruct", ctx_per_request=16384)["verdict"] == "fits"
