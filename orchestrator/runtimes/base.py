@@ -108,6 +108,11 @@ class FailureSignature:
     retryable: bool = False
 
 
+def signature(pattern: str, code: str, hint: str, *, retryable: bool = False) -> FailureSignature:
+    """One that is looked for whatever the case of its letters."""
+    return FailureSignature(re.compile(pattern, re.IGNORECASE), code, hint, retryable)
+
+
 class RuntimeAdapter(Protocol):
     """One runtime's knowledge."""
 

@@ -164,6 +164,8 @@ def test_removed_options_have_a_new_name() -> None:
     assert not builds.knows(None, "--no-mmap")
     assert not builds.knows(11434, "--frobnicate")
     assert builds.build_of("b11434") == builds.build_of("11434") == 11434
+    assert builds.build_of("b11434+") == 11434  # it or a newer one
+    assert builds.build_of("b10068+") is None  # newer ones have removed some of what it knows
     assert builds.build_of("0.6.0-dev") is None
 
 

@@ -1,6 +1,6 @@
 """Which build of llama.cpp knows which option and which value, from `flags.toml`. Pure.
 
-A version is a build number (`b11434`). An image without one is taken to be at least `ASSUMED`: of an unknown
+A version is a build number (`b11434`, `b11434+`). An image without one is taken to be at least `ASSUMED`: of an unknown
 version only that is said which every build from there on knows.
 """
 
@@ -16,7 +16,7 @@ from importlib import resources
 ASSUMED = 10434
 """The oldest build that an image of unknown version is taken to be: the first of those read that has every method."""
 
-_BUILD = re.compile(r"^b?(\d{4,6})$")
+_BUILD = re.compile(r"^b?(\d{4,6})(\+?)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,15 @@ def oldest() -> int:
 
 
 def build_of(version: str | None) -> int | None:
-    """The build number of a version: 11434 for `b11434`; None for what is none."""
+    """The build number of a version: 11434 for `b11434`; None for what is none.
+
+    `b11434+` is that build or a newer one. Where builds after it were read it is unknown, for they may have removed
+    what it knows.
+    """
     found = _BUILD.match(version or "")
-    return int(found[1]) if found else None
+    if found is None or (found[2] and int(found[1]) < table().builds[-1]):
+        return None
+    return int(found[1])
 
 
 def knows(build: int | None, flag: str, value: str | None = None) -> bool:
