@@ -25,7 +25,7 @@ from orchestrator.errors import MEMORY_GUARD, EngineFailed
 from orchestrator.events import Journal
 from orchestrator.guard_policy import Candidate, Guarding, Shortage, Watch
 from orchestrator.issues import HOST, Issues
-from orchestrator.memory_fit import gigabytes
+from orchestrator.memory_fit import gibibytes
 from orchestrator.plan import Plan
 from orchestrator.runner import Runner
 from orchestrator.timing import Timing
@@ -249,7 +249,7 @@ class Guard:
         self._looks, self._short_since = 0, None
         if self._last_short is not None and now - self._last_short >= self._timing.guard_calm:
             self._last_short = None
-            available = "" if shortage.available is None else f", {gigabytes(shortage.available)} are available"
+            available = "" if shortage.available is None else f", {gibibytes(shortage.available)} are available"
             self._issues.close(ISSUE, HOST, f"memory is no longer short{available}")
 
 
@@ -257,7 +257,7 @@ def _in_words(decision: Decision[Guarding]) -> str:
     numbers = decision.evidence
     available, reserve = numbers["available_bytes"], numbers["reserve_bytes"]
     if decision.reason == "memory_low" and isinstance(available, int) and isinstance(reserve, int):
-        return f"{gigabytes(available)} of memory are available and {gigabytes(reserve)} must be"
+        return f"{gibibytes(available)} of memory are available and {gibibytes(reserve)} must be"
     return f"all tasks waited for memory in {numbers['full_avg10']} % of the last ten seconds"
 
 

@@ -28,7 +28,7 @@ from orchestrator.clock import Clock
 from orchestrator.engine import Engine
 from orchestrator.errors import DiskError, DiskFull, DiskReadOnly, SuspectedHostCrash
 from orchestrator.issues import HOST, Issues
-from orchestrator.memory_fit import gigabytes
+from orchestrator.memory_fit import gibibytes
 from orchestrator.store_files import steadily
 from orchestrator.views import Why
 
@@ -72,7 +72,7 @@ class Suspicion:
             )
         return (
             f"the host went down while {self.deployment} was being loaded"
-            f" ({gigabytes(self.mark.expected_bytes)} expected): not started by itself"
+            f" ({gibibytes(self.mark.expected_bytes)} expected): not started by itself"
         )
 
     @property

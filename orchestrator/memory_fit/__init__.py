@@ -15,7 +15,7 @@ from orchestrator.memory_fit.host import PROMPT_CACHE
 from orchestrator.memory_fit.inverse import Concession, Largest, largest
 from orchestrator.memory_fit.recurrent import state_layer
 from orchestrator.memory_fit.sglang_pool import SglangPool, sglang_pool
-from orchestrator.memory_fit.sizes import GIB, MIB, explain, gigabytes
+from orchestrator.memory_fit.sizes import GIB, MIB, explain, gibibytes
 from orchestrator.memory_fit.vllm_budget import Split, split
 from orchestrator.memory_fit.vllm_layers import Grouped, unpackable
 from orchestrator.memory_fit.vllm_pool import Holds, Pool, pool_bytes, pool_tokens, vllm_layout, vllm_pool
@@ -45,7 +45,7 @@ __all__ = [
     "explain",
     "fits",
     "forecast",
-    "gigabytes",
+    "gibibytes",
     "largest",
     "limits",
     "llama_cpp",

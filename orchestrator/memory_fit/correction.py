@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from orchestrator.measured import Residual
-from orchestrator.memory_fit.sizes import GIB, gigabytes
+from orchestrator.memory_fit.sizes import GIB, gibibytes
 from orchestrator.plan import ExpectedMemory
 
 SETTLED = 2
@@ -36,9 +36,9 @@ def corrected(expected: ExpectedMemory, residual: Residual) -> Corrected:
     margin = expected.margin // 4 if residual.starts >= SETTLED else max(expected.margin - max(applied, 0), 0)
     starts = "one start" if residual.starts == 1 else f"{residual.starts} starts"
     more = "more" if residual.bytes >= 0 else "less"
-    text = f"{starts} here (last {residual.seen}) took {gigabytes(abs(residual.bytes))} {more} than expected"
+    text = f"{starts} here (last {residual.seen}) took {gibibytes(abs(residual.bytes))} {more} than expected"
     if applied != residual.bytes:
-        text += f"; {gigabytes(abs(applied))} of that are counted, the rest is taken for something else's"
+        text += f"; {gibibytes(abs(applied))} of that are counted, the rest is taken for something else's"
     low = None if expected.low is None else min(expected.low + applied, likely + applied)
     return Corrected(
         replace(

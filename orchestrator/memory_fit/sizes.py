@@ -18,9 +18,9 @@ def pad(count: int, to: int) -> int:
     return -(-count // to) * to
 
 
-def gigabytes(count: int) -> str:
-    """`19.50 GB`: for sentences. GB is 1e9 bytes, as models are sold."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+def gibibytes(count: int) -> str:
+    """`19.50 GiB`: memory in sentences, as drivers and `outrider plan` count it. Files are told in GB, as hubs do."""
+    return f"{count / (1 << 30):.2f} GiB" if count >= 100 << 20 else f"{count / (1 << 20):.1f} MiB"
 
 
 def explain(expected: ExpectedMemory) -> str:
@@ -35,9 +35,9 @@ def explain(expected: ExpectedMemory) -> str:
         ("the process itself", expected.overhead),
         ("a margin for what is estimated", expected.margin),
     )
-    parts = " + ".join(f"{name} {gigabytes(count)}" for name, count in kinds if count)
-    less = f" - {gigabytes(-expected.correction)} as measured here" if expected.correction < 0 else ""
-    more = f" + {gigabytes(expected.correction)} as measured here" if expected.correction > 0 else ""
-    of = "" if expected.budget is None else f" of {gigabytes(expected.budget)} ({expected.budget} bytes)"
+    parts = " + ".join(f"{name} {gibibytes(count)}" for name, count in kinds if count)
+    less = f" - {gibibytes(-expected.correction)} as measured here" if expected.correction < 0 else ""
+    more = f" + {gibibytes(expected.correction)} as measured here" if expected.correction > 0 else ""
+    of = "" if expected.budget is None else f" of {gibibytes(expected.budget)} ({expected.budget} bytes)"
     each = "" if expected.devices == 1 else f" on each of {expected.devices} devices"
-    return f"{gigabytes(expected.total)} ({expected.total} bytes){of}{each}: {parts}{less}{more}"
+    return f"{gibibytes(expected.total)} ({expected.total} bytes){of}{each}: {parts}{less}{more}"

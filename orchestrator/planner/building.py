@@ -12,7 +12,7 @@ from orchestrator.catalogue import ImageEntry
 from orchestrator.file_facts import stored_at
 from orchestrator.kinds import Backend
 from orchestrator.measured import NOTHING, Measured
-from orchestrator.memory_fit import PROMPT_CACHE, explain, gigabytes, vllm_pool
+from orchestrator.memory_fit import PROMPT_CACHE, explain, gibibytes, vllm_pool
 from orchestrator.models import Drafter, Format, ModelEntry, Ngram, Runtime, Variant
 from orchestrator.plan import MODEL_FOLDER, PORT, Evidence, Limits, Method, Plan, PlanMount, Reason, Rejected
 from orchestrator.planner.candidates import Candidate
@@ -249,8 +249,8 @@ def _range(fitted: Fitted) -> str:
     expected = fitted.expected
     if expected.low is None or not expected.margin:
         return ""
-    low, high = gigabytes(expected.low), gigabytes(expected.total)
-    return f"; {gigabytes(expected.likely)} are expected, {low} to {high} were seen of such"
+    low, high = gibibytes(expected.low), gibibytes(expected.total)
+    return f"; {gibibytes(expected.likely)} are expected, {low} to {high} were seen of such"
 
 
 def _size(size: int | None) -> str:

@@ -85,7 +85,7 @@ def applicable(known: Known, candidate: Candidate) -> tuple[Restriction, ...]:
 def settle(candidate: Candidate, wish: Preferences, known: Sequence[Restriction], size: Size) -> Terms:
     """The terms at this size. `known` are `applicable` ones."""
     wished = Settings(kv=wish.kv, attention_backend=wish.attention_backend, batch=wish.batch)
-    settings = wished.over(_of_combination(candidate))
+    settings = wished.over(_of_combination(candidate, wish))
     applied: dict[str, Restriction] = {}
     held = holding(known, situation(candidate, settings, size))
     for _ in range(len(known)):
@@ -160,9 +160,15 @@ def situation(candidate: Candidate, settings: Settings, size: Size) -> Situation
     )
 
 
-def _of_combination(candidate: Candidate) -> Settings:
+def _of_combination(candidate: Candidate, wish: Preferences) -> Settings:
+    """Its KV type and attention backend: a pair, of which neither says anything beside another one than its own."""
     known = candidate.known
-    return Settings() if known is None else Settings(kv=known.kv, attention_backend=known.attention_backend)
+    if known is None:
+        return Settings()
+    own = kv_of(candidate, Settings(kv=known.kv))
+    if wish.kv not in (None, own):
+        return Settings()
+    return Settings(kv=known.kv, attention_backend=known.attention_backend)
 
 
 def _set_reason(r: Restriction, settings: Settings) -> Reason:

@@ -165,7 +165,7 @@ def test_a_correction_of_a_settled_host() -> None:
     made = corrected(found, Residual(300 << 20, 3, "2026-11-01"))
     assert made.expected.likely == found.likely + (300 << 20)
     assert made.expected.margin == found.margin // 4
-    assert made.text == "3 starts here (last 2026-11-01) took 0.31 GB more than expected"
+    assert made.text == "3 starts here (last 2026-11-01) took 0.29 GiB more than expected"
 
 
 @pytest.mark.parametrize("runtime", list(Runtime))

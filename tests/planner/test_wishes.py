@@ -116,3 +116,15 @@ def test_a_proof_of_an_engine_is_not_told_as_one_of_the_model() -> None:
     assert plan is not None
     (told,) = [r.text for r in plan.reasons if r.code == "evidence"]
     assert "for this engine and method, whatever the model" in told
+
+
+def test_a_kv_type_that_was_asked_for_takes_the_backend_that_has_it() -> None:
+    """The known combination's FLASH_ATTN goes with its bfloat16; fp8 on Ampere needs FLASHINFER. Slower: told."""
+    plan = make("qwen3.8-27b", kv="fp8", method="dflash", runtime="vllm").plan
+    assert plan is not None
+    assert plan.argv[plan.argv.index("--kv-cache-dtype") + 1] == "fp8"
+    assert "FLASHINFER" in plan.argv
+    assert "vllm-dflash-quantised-kv-ampere" in {r.code for r in plan.reasons}
+    refused = make("qwen3.8-27b", kv="fp8", method="dflash", runtime="vllm", attention="FLASH_ATTN")
+    assert refused.plan is None
+    assert any("fp8 with FLASHINFER" in r.text for r in refused.rejected)
