@@ -18,6 +18,7 @@ from orchestrator.memory_fit import weights as loading
 from orchestrator.memory_fit.sglang_pool import draft_token_bytes, token_bytes
 from orchestrator.memory_fit.vllm_layers import grouped
 from orchestrator.models import Runtime
+from orchestrator.plan import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,9 @@ def _quantised(row: Understood, demand: Demand, available: Estimate, needed: int
         return verdict.unknown([("quant", "no quantisation is given")])
     most = available.mid + (before.mid - least.bytes.low) / row.ranks
     if needed > most:
-        return verdict.pool(needed, Estimate(most, most, most), context=demand.context, longest=None)
+        judged = verdict.pool(needed, Estimate(most, most, most), context=demand.context, longest=None)
+        text = f"no quantisation is given: so much would be left with the weights in {_LEAST}, the narrowest"
+        return replace(judged, reasons=(*judged.reasons, Reason("even_quantised", text)))
     return verdict.unknown([("quant", "no quantisation is given, and in 16 bit it would not fit")])
 
 

@@ -92,7 +92,8 @@ def _forecast(understood: Understood, answered: engines.Answer) -> Forecast:
     basis, texts = understood.basis, understood.named
     figures = {name: value for name, value in answered.figures.items() if value is not None}
     reasons = answered.judged.reasons
-    if understood.runtime.value != "llama.cpp" and "quant" in basis.assumed:
+    told = any(reason.code == "even_quantised" for reason in reasons)
+    if understood.runtime.value != "llama.cpp" and "quant" in basis.assumed and not told:
         reasons += (Reason("quant_assumed", basis.assumed["quant"]),)
     return Forecast(
         row=understood.row,
