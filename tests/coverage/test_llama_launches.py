@@ -11,7 +11,6 @@ from orchestrator.plan import Method
 from tests.coverage import llama_launches, llama_record
 from tests.coverage.elements import elements
 from tests.coverage.evidence import Recorded, llama_rules
-from tests.coverage.llama_launches import Launch
 from tests.coverage.wheels import fetched
 
 RECORDS = {
@@ -27,20 +26,6 @@ def test_the_records_hold_all_that_the_adapter_says(old: bool) -> None:
     assert said <= held, f"python -m tests.coverage.llama_record: {sorted(said - held)}"
 
 
-def _one_a_method() -> list[Launch]:
-    first: dict[tuple[Method, bool], Launch] = {}
-    for launch in llama_record.lines():
-        first.setdefault((launch[0], "--port" in launch[1]), launch)
-    return list(first.values())
-
-
-@pytest.mark.slow
-def test_an_engine_answers_with_each_method(test_cache: Path) -> None:
-    chosen = _one_a_method()
-    assert {method for method, _ in chosen} == set(Method)
-    assert llama_record.launch(chosen, test_cache) == {}
-
-
 def test_a_head_in_a_file_of_its_own_drafts(test_cache: Path) -> None:
     argv = "-m /models/m -md /models/d --host /run/engine/engine.sock -c 4096 -np 2 --slots --spec-type draft-mtp"
     launch = (Method.MTP, (*argv.split(), "--spec-draft-n-max", "3"))
@@ -50,7 +35,9 @@ def test_a_head_in_a_file_of_its_own_drafts(test_cache: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_engine_answers_with_all_that_each_method_is_said_with(test_cache: Path) -> None:
-    assert llama_record.launch(llama_record.lines(), test_cache) == {}
+    lines = llama_record.lines()
+    assert {method for method, _ in lines} == set(Method)
+    assert llama_record.launch(lines, test_cache) == {}
 
 
 @pytest.mark.slow
