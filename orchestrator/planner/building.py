@@ -214,6 +214,10 @@ def _reasons(site: Site, fitted: Fitted) -> tuple[Reason, ...]:
     text = f"{fitted.context} tokens for {sequences}" + ("" if said else ": the largest usual size that fits")
     reasons.append(Reason("size", text))
     reasons += fitted.reasons
+    ordered = None if candidate.target is None or candidate.target.quantised is None else candidate.target.quantised.kv
+    if ordered is not None and ordered is not fitted.demand.kv:
+        text = f"the checkpoint orders {ordered} for the KV cache; {fitted.demand.kv} is said, which comes before it"
+        reasons.append(Reason("checkpoint_kv", text, "vllm-project/vllm#44879: forced fp8 crashed with MTP"))
     if fitted.expected.budget is None:
         text = "how much memory there is is not known: nothing was compared with it, and little is taken"
         reasons.append(Reason("memory_unknown", text))

@@ -9,8 +9,12 @@ import pytest
 from hosts.facts import HostFacts
 from orchestrator import catalogue, planner, profiles
 from orchestrator.errors import UsageError
+from orchestrator.file_facts import FileFacts, Quantised, location
+from orchestrator.kinds import KvType
+from orchestrator.models import Format
 from orchestrator.plan import Method, Plan, Planned
 from orchestrator.planner import Preferences
+from tests.golden import rows
 
 SHIPPED = catalogue.shipped()
 ONE = profiles.load("dankserver")
@@ -128,3 +132,35 @@ def test_a_kv_type_that_was_asked_for_takes_the_backend_that_has_it() -> None:
     refused = make("qwen3.8-27b", kv="fp8", method="dflash", runtime="vllm", attention="FLASH_ATTN")
     assert refused.plan is None
     assert any("fp8 with FLASHINFER" in r.text for r in refused.rejected)
+
+
+@pytest.mark.parametrize(("runtime", "host"), [("vllm", "two-3090"), ("sglang", "h200")])
+@pytest.mark.parametrize("asked", [None, "fp8_e4m3"])
+def test_what_a_checkpoint_orders_for_the_cache_does_not_count_in_silence(
+    runtime: str, host: str, asked: str | None
+) -> None:
+    """vLLM obeys a checkpoint's kv_cache_scheme unless a type is said (vllm#44879): one is always said, and counted."""
+    entry = SHIPPED.find("qwen3.8-27b")
+    variant = next(v for v in entry.variants if v.name == "w4a16")
+    file = FileFacts(
+        path="/models/own",
+        size=variant.weight_bytes or 0,
+        format=Format.SAFETENSORS,
+        architecture="Qwen3_5ForConditionalGeneration",
+        name=None,
+        shape=variant.shape,
+        tensor_bytes=variant.weight_bytes or 0,
+        vocab=248320,
+        tokens_digest=None,
+        nextn_layers=1,
+        quantised=Quantised("compressed-tensors", 4, "W4A16", 128, KvType.FP8_E4M3),
+    )
+    wish = {"runtime": runtime, "variant": "w4a16", "method": "none", "context": 8192, "parallel": 1, "kv": asked}
+    given = {key: value for key, value in wish.items() if value is not None}
+    facts = rows.facts(host)
+    plan = planner.plan(entry, facts, SHIPPED, {location(variant): file}, what_if=given).plan
+    assert plan is not None
+    said = plan.argv[plan.argv.index("--kv-cache-dtype") + 1]
+    told = {r.code for r in plan.reasons}
+    assert said == (asked or "bfloat16")
+    assert ("checkpoint_kv" in told) == (asked is None)
