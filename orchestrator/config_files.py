@@ -19,6 +19,8 @@ T = TypeVar("T", bound=Frozen)
 
 LONGEST_FILE = 4 * 2**20
 """Bytes. A larger file is no configuration; reading it whole would be a mistake."""
+MOST_DOTS = 200
+"""In a line: a key has a part a dot, and reading takes time by the square of them, minutes for 100 kB."""
 
 
 def read_toml(file: Path, problems: list[Problem]) -> dict[str, Any] | None:
@@ -44,9 +46,16 @@ def read_toml(file: Path, problems: list[Problem]) -> dict[str, Any] | None:
     except UnicodeDecodeError as error:
         problems.append(Problem(where, None, f"is not UTF-8 (byte {error.start})", "save the file as UTF-8"))
         return None
+    dotted = next((n for n, line in enumerate(text.split("\n"), 1) if line.count(".") > MOST_DOTS), None)
+    if dotted is not None:
+        problems.append(Problem(where, None, f"has more than {MOST_DOTS} dots in line {dotted}", "break the line"))
+        return None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        problems.append(Problem(where, None, "is nested too deeply", "a table starts with [name] or [[name]]"))
+        return None
+    except ValueError as error:  # TOMLDecodeError, and numbers of thousands of digits
         problems.append(
             Problem(where, None, f"is not TOML: {error}", "text needs quotes; a table starts with [name] or [[name]]")
         )

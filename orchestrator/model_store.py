@@ -169,7 +169,7 @@ def name_is_free(name: str, models_d: Path) -> None:
             continue
         try:
             models = tomllib.loads(text).get("model", [])
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             continue  # a broken file defines nothing; `config check` explains it
         if isinstance(models, list) and any(isinstance(m, dict) and m.get("name") == name for m in models):
             raise Conflict(f"{name} is defined in {file}", hint="give the model another name, or remove it there")

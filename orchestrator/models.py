@@ -92,6 +92,16 @@ class Shape(Frozen):
     dtype: str | None = None
     """What the checkpoint computes in: `bfloat16`, `float16`, `float32`."""
 
+    @model_validator(mode="after")
+    def _together(self) -> Shape:
+        if self.attention_layers > self.layers or self.linear_layers > self.layers:
+            raise ValueError(f"attention_layers and linear_layers are of the {self.layers} layers: neither is more")
+        if self.sliding_layers > self.attention_layers:
+            raise ValueError("sliding_layers are of the attention_layers: they are not more")
+        if self.sliding_layers and self.sliding_window is None:
+            raise ValueError("sliding_layers need a sliding_window")
+        return self
+
 
 class Variant(Frozen):
     """Concrete weights: `path` (a file or folder, absolute or below the store) or `repository`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,24 @@ def test_bad_toml_names_the_line(folder: Folder) -> None:
     assert (problem.file, problem.key) == (str(file), None)
     assert "not TOML" in problem.detail
     assert "line 2" in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "detail"),
+    [
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("a = " + "{a=" * 900 + "1", "nested too deeply"),
+        ("x = 1\n" + ".".join("a" * 50_000) + " = 1", "dots in line 2"),
+        ("a = " + "9" * 5000, "is not TOML"),
+    ],
+    ids=["arrays", "tables", "dotted", "digits"],
+)
+def test_toml_that_wears_the_reader_out(folder: Folder, text: str, detail: str) -> None:
+    file = folder.models("m.toml", text)
+    begin = time.process_time()
+    problem = folder.problem()
+    assert (problem.file, time.process_time() - begin < 2) == (str(file), True)
+    assert detail in problem.detail
 
 
 def test_a_file_that_is_not_utf8(folder: Folder) -> None:

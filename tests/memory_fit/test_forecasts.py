@@ -197,14 +197,17 @@ def test_absolute_limits_use_what_is_free(runtime: Runtime) -> None:
 @given(st.data())
 @settings(max_examples=80, deadline=None)
 def test_no_shape_that_can_be_written_breaks_a_forecast(runtime: Runtime, data: st.DataObject) -> None:
-    """Zeros, windows without layers, more windows than layers, heads of nothing."""
+    """Zeros, windows without layers, layers of nothing, heads of nothing."""
     small, wide = st.integers(0, 8), st.integers(1, 64)
+    layers = data.draw(wide)
+    attending, linear = (data.draw(st.integers(0, min(layers, 8))) for _ in range(2))
+    sliding = data.draw(st.integers(0, attending))
     shape = Shape(
-        layers=data.draw(wide), hidden=data.draw(st.none() | wide), intermediate=data.draw(st.none() | wide),
-        vocab=data.draw(st.none() | wide), heads=data.draw(st.none() | wide), attention_layers=data.draw(small),
+        layers=layers, hidden=data.draw(st.none() | wide), intermediate=data.draw(st.none() | wide),
+        vocab=data.draw(st.none() | wide), heads=data.draw(st.none() | wide), attention_layers=attending,
         kv_heads=data.draw(small), head_dim=data.draw(small), value_dim=data.draw(st.none() | wide),
-        kv_heads_by_layer=tuple(data.draw(st.lists(small, max_size=4))), sliding_layers=data.draw(small),
-        sliding_window=data.draw(st.none() | wide), linear_layers=data.draw(small),
+        kv_heads_by_layer=tuple(data.draw(st.lists(small, max_size=4))), sliding_layers=sliding,
+        sliding_window=data.draw(wide if sliding else st.none() | wide), linear_layers=linear,
         linear_key_heads=data.draw(small), linear_value_heads=data.draw(small), linear_head_dim=data.draw(small),
         kv_lora_rank=data.draw(st.none() | wide), mtp_layers=data.draw(st.integers(0, 2)),
     )  # fmt: skip

@@ -355,3 +355,15 @@ def test_what_is_not_understood_is_unknown_and_no_guess(config: dict[str, Any], 
     base = {"num_hidden_layers": 8, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}
     with pytest.raises(Unclear, match=why):
         of_config({**base, **config})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"attention_layers": 5}, {"linear_layers": 5}, {"sliding_layers": 4, "attention_layers": 3, "sliding_window": 8},
+     {"sliding_layers": 1}],
+)  # fmt: skip
+def test_a_shape_whose_numbers_do_not_go_together_is_none(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"layers": 4, "attention_layers": 4, "kv_heads": 1, "head_dim": 64}
+    Shape(**right)
+    with pytest.raises(ValueError, match="layers"):
+        Shape(**{**right, **wrong})
