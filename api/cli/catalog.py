@@ -244,6 +244,8 @@ def _combination(c: Mapping[str, Any]) -> str:
         parts.append(f"{c['gain']:g}x at one request")
     if c.get("crossover"):
         parts.append(f"used up at {c['crossover']}")
+    if c.get("measured"):
+        parts.append("tok/s " + ", ".join(f"{rate:g} at {requests}" for requests, rate in c["measured"]))
     said = f": {c['note']}" if c.get("note") else ""
     return f"[{c['id']}] {', '.join(parts)}{said} ({c['source']})"
 

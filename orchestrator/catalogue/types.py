@@ -98,7 +98,8 @@ class Combination(Frozen):
     gain: float | None = Field(default=None, gt=0)
     crossover: int | None = Field(default=None, gt=0)
     measured: tuple[tuple[Annotated[int, Field(gt=0)], Annotated[float, Field(gt=0)]], ...] = ()
-    """(requests at once, tokens a second of all together), as the source has them."""
+    """(requests at once, tokens a second of all together), as the source has them. For people: the planner goes by
+    `gain` and `crossover`, for tokens a second of somebody else's machine say little about this one."""
     context_limit: int | None = Field(default=None, gt=0)
     kv: KvType | None = None
     attention_backend: str | None = None

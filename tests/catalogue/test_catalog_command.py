@@ -65,6 +65,7 @@ def test_show_says_everything_of_a_model_on_a_host(call: Any) -> None:
     assert "dflash is gated" in said
     assert "proven 2026-07-28, until 2027-07-28" in said
     assert "vllm-hybrid-illegal-access" in said
+    assert "tok/s 45.5 at 1, 86.3 at 2, " in call("show", "qwen3.8-27b", "--profile", "dankserver").out
 
 
 @pytest.mark.parametrize(
