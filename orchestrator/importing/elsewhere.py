@@ -101,6 +101,10 @@ _SHELL = frozenset(
 )
 
 
+UNKNOWN = "unknown"
+"""What is no server, and no step that is known."""
+
+
 def explain(words: Sequence[str]) -> Verdict:
     """Why these words are no deployment."""
     name = words[0].rpartition("/")[2]
@@ -121,7 +125,7 @@ def explain(words: Sequence[str]) -> Verdict:
     if name.startswith("python") and any("train" in word for word in words[1:4]):
         return Outcome.EXPLAINED, "training", Reason("training", "training is not serving"), ()
     text = f"{name!r} is no server that Outrider knows: it reads vLLM, llama-server and SGLang"
-    return Outcome.REFUSED, "unknown", Reason("unknown_command", text), ()
+    return Outcome.REFUSED, UNKNOWN, Reason("unknown_command", text), ()
 
 
 def runtime(name: str) -> Verdict:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from orchestrator.importing import building, compose, container, elsewhere, modelfile, quadlet, server, shell
 from orchestrator.importing.container import Container
@@ -94,7 +94,20 @@ def _read(text: str, here: Here, kind: Kind) -> tuple[Item, ...]:
     commands = shell.commands(text)
     if len(commands) > MOST_COMMANDS:
         raise ImportUnreadable(f"more than {MOST_COMMANDS} commands are no recipe")
-    return tuple(_command(command, here) for command in _joined(commands))
+    return tuple(_prose_together([_command(command, here) for command in _joined(commands)]))
+
+
+def _prose_together(items: Sequence[Item]) -> Iterator[Item]:
+    """Several things in a row that are no commands are a text around commands: one item, not a refusal for each."""
+    for unknown, run in groupby(items, key=lambda item: item.what == elsewhere.UNKNOWN):
+        together = list(run)
+        if not unknown or len(together) == 1:
+            yield from together
+            continue
+        first, last = together[0], together[-1]
+        where = f"from line {first.line} to {last.line}" if first.line < last.line else f"in line {first.line}"
+        why = f"{where} stands text, or commands that Outrider does not know; a command alone is looked at by itself"
+        yield Item(Outcome.EXPLAINED, "text", first.line, first.text, None, Reason("no_command", why), ())
 
 
 def _joined(commands: Sequence[Command]) -> list[Command]:
@@ -147,7 +160,8 @@ def _command(command: Command, here: Here) -> Item:
         found = None if runtime is None else (runtime, command.words)
     if found is None:
         outcome, what, reason, changes = elsewhere.explain(command.words)
-        return Item(outcome, what, command.line, text, None, reason, changes)
+        # without its environment, which an `export` far above may have set
+        return Item(outcome, what, command.line, shown(command.words, {}), None, reason, changes)
     runtime, words = found
     recipe = server.read(runtime, words, command.env)
     _environment(recipe, command.env)
