@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_models_start_one_after_the_other_by_priority(
 
 def _journal(stack: Stack) -> list[Any]:
     """The journal, read while no daemon runs."""
-    with sqlite3.connect(stack.paths.database) as db:
+    with closing(sqlite3.connect(stack.paths.database)) as db:
         return [{"sequence": row[0]} for row in db.execute("SELECT sequence FROM journal")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,9 +181,8 @@ async def test_what_another_version_wrote_is_left_alone(tmp_path: Path) -> None:
     ledger = await Ledger.open(path)
     await ledger.started(row("a"))
     await ledger.close()
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE starts SET ran = '[1]', printed = '3'")
-    db.close()
     again = await Ledger.open(path)
     assert not await again.starts()
     await again.close()
@@ -220,7 +220,7 @@ async def test_what_no_column_holds_and_no_row_should_is_passed_over(tmp_path: P
     await ledger.started(row("a"))
     await ledger.decoded(decoding(100, 1.0), 1.0)
     await ledger.close()
-    with sqlite3.connect(tmp_path / "m.db") as db:
+    with closing(sqlite3.connect(tmp_path / "m.db")) as db, db:  # `with db` alone commits and leaves it open
         db.execute(
             "INSERT INTO starts SELECT 'b', '[[], 1, 2, 3, 4, \"none\", 5]', driver, image, context, parallel,"
             " at, day, load_s, likely, peak, printed, void, worked FROM starts"
