@@ -44,6 +44,8 @@ def judge(test_cache: Path) -> Judge:
         env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "GGML_VK_VISIBLE_DEVICES": ""}
         said = ""
         for _ in range(9):
+            for socket in (word for word in words if word.endswith(".sock")):
+                Path(socket).unlink(missing_ok=True)  # the one before may have left it, and it is not bound again
             done = subprocess.run([binary, *words], env=env, capture_output=True, text=True, timeout=30, check=False)
             if done.returncode == 0 or any(word in done.stderr for word in LAST_WORDS):
                 return done

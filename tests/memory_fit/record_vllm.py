@@ -32,16 +32,17 @@ def random_demand(choose: random.Random) -> Demand:
     one = choose.choice
     family = one(["dense", "windows", "hybrid", "latent", "latent hybrid"])
     full, windowed = one([4, 8, 12, 16, 30, 32, 61]), one([4, 8, 24, 25, 40, 50]) if family == "windows" else 0
-    shape = Shape(
-        layers=full + windowed, attention_layers=full + windowed, kv_heads=one([1, 2, 4, 8, 16]),
-        head_dim=one([64, 128, 256, 512]), hidden=4096, vocab=1000, sliding_layers=windowed,
-        sliding_window=one([128, 1024, 2048]) if windowed else None,
-        sliding_kv_heads=one([None, 4, 8]) if windowed else None,
-        sliding_head_dim=one([None, 128, 256]) if windowed else None,
-        linear_layers=one([12, 30, 35, 48]) if "hybrid" in family else 0, linear_key_heads=16,
-        linear_value_heads=one([32, 48]), linear_head_dim=128, kv_lora_rank=512 if "latent" in family else None,
-        mtp_layers=1, max_context=262144,
-    )  # fmt: skip
+    said: dict[str, Any] = {
+        "attention_layers": full + windowed, "kv_heads": one([1, 2, 4, 8, 16]),
+        "head_dim": one([64, 128, 256, 512]), "hidden": 4096, "vocab": 1000, "sliding_layers": windowed,
+        "sliding_window": one([128, 1024, 2048]) if windowed else None,
+        "sliding_kv_heads": one([None, 4, 8]) if windowed else None,
+        "sliding_head_dim": one([None, 128, 256]) if windowed else None,
+        "linear_layers": one([12, 30, 35, 48]) if "hybrid" in family else 0, "linear_key_heads": 16,
+        "linear_value_heads": one([32, 48]), "linear_head_dim": 128,
+        "kv_lora_rank": 512 if "latent" in family else None, "mtp_layers": 1, "max_context": 262144,
+    }  # fmt: skip
+    shape = Shape.model_validate({"layers": full + windowed + said["linear_layers"], **said})
     method = one([Method.NONE, Method.MTP, Method.DFLASH, Method.EAGLE3])
     drafter = None
     if method in (Method.DFLASH, Method.EAGLE3):
