@@ -190,6 +190,7 @@ def test_what_loads_goes_and_comes_back_when_there_is_memory_again(
         assert told(stack, "memory_pressure_over", "issue")
 
 
+@pytest.mark.slow
 def test_pressure_that_is_over_and_a_full_page_cache_cost_nobody_an_engine(
     make_stack: MakeStack, test_models: Any, host: FakeHost
 ) -> None:

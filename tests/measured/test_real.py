@@ -73,6 +73,8 @@ def test_a_start_teaches_and_the_next_plan_knows(
         kept_ones = learned(stack, "plain", "tokens_s", "memory")
         assert kept_ones is not None
         assert kept_ones["starts"] == 1
+        stack.want("plain", "stopped")  # a running engine goes on teaching
+        stack.wait_state("plain", "stopped")
         capsys.readouterr()
         assert main(["--state-dir", str(stack.folder), "measured", "ls"]) == 0
         assert "plain" in capsys.readouterr().out

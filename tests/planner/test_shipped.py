@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -355,16 +354,6 @@ def test_budgets_hold_and_memory_only_helps(
         bigger = {(p.runtime, p.variant, p.method, p.drafter) for p in (roomier.plan, *roomier.alternatives)}
         assert kinds <= bigger or len(roomier.alternatives) >= planner.MOST_ALTERNATIVES
     assert make(model, replace(with_free(free), host=name), **wish) == planned
-
-
-def test_planning_is_quick() -> None:
-    took = []
-    for _ in range(10):
-        for facts in (SERVER, CLAW):
-            begin = time.process_time()
-            make("qwen3.8-27b", facts)
-            took.append(time.process_time() - begin)
-    assert sorted(took)[int(len(took) * 0.95)] < 0.05
 
 
 @pytest.mark.parametrize("host", [SERVER, CLAW])
