@@ -78,6 +78,7 @@ def outrider(tmp_path: Path, test_cache: Path) -> Iterator[Outrider]:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_up_detached_again_and_again_and_down(outrider: Outrider) -> None:
     code, out, err = outrider.call("up", "--detach", "--no-model", "--json")
     assert code == 0, err
@@ -144,6 +145,7 @@ def test_down_in_another_terminal_ends_up_too(outrider: Outrider) -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_daemon_that_dies_shows_its_last_words(outrider: Outrider) -> None:
     with (outrider.paths.state_dir / "daemon.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # as another daemon would hold it

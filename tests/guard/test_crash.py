@@ -57,6 +57,7 @@ def issues(stack: Stack, code: str = "suspected_host_crash") -> dict[str, Any]:
     return {i["subject"]: i for i in stack.get("/api/v1/issues") if i["code"] == code}
 
 
+@pytest.mark.slow
 def test_after_a_crash_of_the_host_only_a_person_starts_what_was_loading(
     make_stack: MakeStack, heavy_models: Path, host: FakeHost
 ) -> None:

@@ -214,6 +214,7 @@ def test_pressure_that_is_over_and_a_full_page_cache_cost_nobody_an_engine(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_pressure_alone_stops_an_engine(make_stack: MakeStack, test_models: Any, host: FakeHost) -> None:
     """Memory is available by the numbers, and all tasks wait for it all the same: mapped weights are read again
     and again."""

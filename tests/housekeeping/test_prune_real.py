@@ -107,6 +107,7 @@ def fates(found: dict[str, Any], kind: str) -> dict[str, str]:
     return {thing["name"]: thing["reason"] for thing in found["things"] if thing["kind"] == kind}
 
 
+@pytest.mark.slow
 def test_images_and_compile_caches(planted: Planted) -> None:
     old, latest, taken = (planted.image(f"{REPOSITORY}:{tag}") for tag in ("0ld", "latest", "taken"))
     renamed, unnamed = planted.image(f"{REPOSITORY}:renamed"), planted.image(f"{REPOSITORY}:unnamed")

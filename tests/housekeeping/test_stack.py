@@ -45,6 +45,7 @@ def stack(podman_socket: str, embedded_image: str, test_models: Path, deaf: int)
         folder.rmdir()
 
 
+@pytest.mark.slow
 def test_a_disk_that_runs_full_stops_pulls_and_no_engine(stack: Stack) -> None:
     job = stack.send("POST", "/api/v1/models", {"name": "pulled", "wheel": "nothing==1.0"}).json()
     assert job["state"] == "running"

@@ -122,6 +122,7 @@ def test_podmans_deadline_fits_into_the_watchdogs_time() -> None:
 
 @pytest.mark.real
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_a_daemons_life_as_its_manager_sees_it(
     podman_socket: str, short: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

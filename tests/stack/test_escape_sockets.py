@@ -182,6 +182,7 @@ os.replace("{SOCKET}.new", "{SOCKET}")
 """
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_taken_over(stack: Stack, engine: Any, key: str, elsewhere: Elsewhere) -> None:
     assert stack.text("plain", 4) == recital(4)
     code = TAKE_OVER.replace("TARGET", repr(str(elsewhere.path)))

@@ -110,6 +110,7 @@ async def test_speculation_is_dropped_under_load_and_comes_back(make_stack: Make
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 async def test_a_switch_that_would_cost_too_much_is_refused(make_stack: MakeStack, test_models: Path) -> None:
     """No room for two engines and no patience for a gap: it stays as it is, and says why with the numbers."""
     stack = make_stack()
@@ -133,6 +134,7 @@ async def test_a_switch_that_would_cost_too_much_is_refused(make_stack: MakeStac
     assert refusal["rate"] > QPS["drop_above"]
 
 
+@pytest.mark.slow
 async def test_without_room_for_two_arrivals_are_held_while_it_swaps(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack()
     stack.define("m", test_models / g.TARGET, drafter=test_models / g.DFLASH, method="dflash", speculation=QPS)

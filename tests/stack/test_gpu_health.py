@@ -111,6 +111,7 @@ def events(stack: Stack, code: str) -> list[Any]:
     return [e for e in stack.events() if e["code"] == code]
 
 
+@pytest.mark.slow
 def test_a_gpu_is_lost_and_comes_back_and_a_driver_is_upgraded_under_the_daemon(
     stack: Stack, rig: Rig, gpu_stand_in: str, test_models: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_bad_file_changes_nothing(three: Stack) -> None:
     assert ids(three) == before
 
 
+@pytest.mark.slow
 def test_a_model_that_is_no_longer_defined_is_stopped_and_a_new_one_can_start(three: Stack, test_models: Path) -> None:
     before = ids(three)
     (three.paths.models_d / "b.toml").unlink()
@@ -102,6 +103,7 @@ def test_a_model_that_is_no_longer_defined_is_stopped_and_a_new_one_can_start(th
     assert three.chat("b").status_code == 404
 
 
+@pytest.mark.slow
 def test_what_the_planner_would_choose_now_shows_as_drift_and_restarts_nothing(three: Stack, test_models: Path) -> None:
     """Other defaults, as an upgrade of the catalogue brings them: `drifted`, and `apply` acts."""
     before = ids(three)
@@ -118,6 +120,7 @@ def test_what_the_planner_would_choose_now_shows_as_drift_and_restarts_nothing(t
     assert {k: v for k, v in ids(three).items() if k != "a"} == {k: v for k, v in before.items() if k != "a"}
 
 
+@pytest.mark.slow
 def test_weights_may_lie_in_a_folder_that_the_owner_names(
     make_stack: MakeStack, test_models: Path, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_daemon_killed_in_the_middle_of_a_start_leaves_no_orphan(
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.1, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.03, 0.25))])
+@pytest.mark.slow
 def test_a_daemon_killed_in_the_middle_of_a_stop_finishes_it(
     make_stack: MakeStack, test_models: Path, wait: float
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_daemon_killed_in_the_middle_of_a_stop_finishes_it(
         until_sync(lambda: list(stack.paths.engines.iterdir()) == [], 20, "its files are gone")
 
 
+@pytest.mark.slow
 def test_a_podman_service_of_our_own_comes_back(embedded_image: str, test_models: Path) -> None:
     stack = Stack(None)
     stack.define("m", test_models / g.TARGET, method="none")
@@ -144,6 +146,7 @@ def test_a_podman_service_of_our_own_comes_back(embedded_image: str, test_models
         stack.wait_state("m", "stopped")
 
 
+@pytest.mark.slow
 def test_a_start_in_flight_is_aborted_by_a_stop(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack()
     stack.define("m", test_models / g.TARGET, method="none")
@@ -157,6 +160,7 @@ def test_a_start_in_flight_is_aborted_by_a_stop(make_stack: MakeStack, test_mode
         assert stack.text("m", 20) == recital(20)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_only_the_daemon(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack()
     stack.define("m", test_models / g.TARGET, method="none")
@@ -169,6 +173,7 @@ def test_sigterm_ends_only_the_daemon(make_stack: MakeStack, test_models: Path) 
         assert stack.text("m", 20) == recital(20)
 
 
+@pytest.mark.slow
 def test_two_daemons_on_one_state_folder(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack()
     stack.define("m", test_models / g.TARGET, method="none")
@@ -186,6 +191,7 @@ def test_two_daemons_on_one_state_folder(make_stack: MakeStack, test_models: Pat
         assert stack.deployment("m")["engine"]["container_id"] == engine["container_id"]
 
 
+@pytest.mark.slow
 def test_a_stopped_deployment_stays_stopped_and_a_running_one_comes_back(
     make_stack: MakeStack, test_models: Path
 ) -> None:

@@ -22,6 +22,7 @@ from tests.waiting import until_sync
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
+@pytest.mark.slow
 def test_a_database_of_garbage_is_set_aside(make_stack: MakeStack, test_models: Path) -> None:
     """What was desired is lost with it; that is said, and the daemon works on with a new one."""
     stack = make_stack()
@@ -64,6 +65,7 @@ def own_podman(embedded_image: str) -> Iterator[service.Service]:
         run_apart(run_apart(service.own(Path(folder), limit=30)).stop())
 
 
+@pytest.mark.slow
 def test_podman_goes_away_in_the_middle_and_comes_back(own_podman: service.Service, test_models: Path) -> None:
     stack = Stack(own_podman.socket)
     for name in ("bystander", "late"):

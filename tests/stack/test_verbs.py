@@ -31,6 +31,7 @@ def as_json(stack: Stack, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_life_of_a_model_from_file_to_removal(make_stack: MakeStack, test_models: Path) -> None:
     """All of it by the command line, as its owner would."""
     stack = make_stack()

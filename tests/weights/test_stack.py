@@ -114,6 +114,7 @@ def offer(hub: hubs.HubServer, models: Path) -> None:
     hub.add("org/tiny-dflash", {"tiny-dflash-F32.gguf": drafter, "train.py": b"import os"})
 
 
+@pytest.mark.slow
 def test_from_the_hub_to_an_answer_with_a_daemon_killed_on_the_way(
     make: Callable[..., Stack], hub: hubs.HubServer, test_models: Path
 ) -> None:
