@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.admission import Admission
+from orchestrator.automation import Automation
 from orchestrator.clock import Clock
 from orchestrator.config import GuardSettings
 from orchestrator.deployment import Deployment
@@ -65,6 +66,7 @@ class Context:
     devices: Devices
     needs: DeviceWait
     turns: Turns
+    automation: Automation = field(default_factory=Automation)
 
 
 @dataclass(frozen=True, slots=True)

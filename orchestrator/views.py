@@ -17,6 +17,8 @@ class Desired(StrEnum):
     """What a person asked for. Written by one API verb, kept in SQLite."""
 
     RUNNING = "running"
+    ON_DEMAND = "on_demand"
+    """It is started by the first request, and may be unloaded when nobody uses it."""
     STOPPED = "stopped"
 
 
@@ -34,6 +36,8 @@ class State(StrEnum):
     FAILED = "failed"
     WAITING_DEVICE = "waiting_device"
     """Of a deployment only: a device that it needs is not there (yet)."""
+    IDLE = "idle"
+    """Of a deployment only: it is there on demand, and nobody asks for it now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ ROOT = Path(__file__).parents[1]
 CORE = "core"
 FIRST_HOUR = "first hour"
 PLANNING = "planning"
+LIFECYCLE = "lifecycle"
 SLOW = "slow"
 """Tests of that mark, of whatever area."""
-BUDGETS = {CORE: 2.5, FIRST_HOUR: 1.0, PLANNING: 1.0}
+BUDGETS = {CORE: 2.5, FIRST_HOUR: 1.0, PLANNING: 1.0, LIFECYCLE: 2.0}
 """Minutes of test time that an area may take without its slow tests, on two cores."""
 AREAS = {
     **dict.fromkeys(("doctor", "images", "weights", "housekeeping", "install", "guard"), FIRST_HOUR),
@@ -44,6 +45,10 @@ AREAS = {
             "runtimes",
         ),
         PLANNING,
+    ),
+    **dict.fromkeys(
+        ("canary", "demand", "endurance", "health", "history", "restarting", "stopping", "takeover", "telling"),
+        LIFECYCLE,
     ),
 }
 """Folder below `tests` to area, for those with a budget of their own; all else is of the core."""
