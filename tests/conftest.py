@@ -2,7 +2,7 @@
 
 import signal
 
-pytest_plugins = ("tests.house_rules", "tests.podman_fixture", "tests.engine_fixture")
+pytest_plugins = ("tests.house_rules", "tests.podman_fixture", "tests.engine_fixture", "tests.stack_fixture")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A script's shell starts what it puts into the background so, and each child of ours would inherit it;

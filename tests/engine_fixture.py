@@ -96,10 +96,24 @@ sys.exit(main(words))
 def gpu_stand_in(embedded_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The id of an image that stands for one with a GPU's engine: the embedded engine, which passes over the words
     that name GPUs."""
-    folder = tmp_path_factory.mktemp("gpu-image")
-    (folder / "llama-server").write_text(GPU_WORDS)
+    yield from _another_server(embedded_image, tmp_path_factory.mktemp("gpu-image"), GPU_WORDS)
+
+
+@pytest.fixture(scope="session")
+def fake_engine_image(embedded_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The id of an image whose server is `tests.fakes.engine`: it does as the script in its model's folder says."""
+    source = (Path(__file__).parent / "fakes" / "engine.py").read_text()
+    yield from _another_server(embedded_image, tmp_path_factory.mktemp("fake-image"), f"{FAKE_WORDS}{source}")
+
+
+FAKE_WORDS = "#!/usr/bin/python3 -sEB\n"
+
+
+def _another_server(base: str, folder: Path, program: str) -> Iterator[str]:
+    """The id of an image like `base` with another program in the place of its server, while it is needed."""
+    (folder / "llama-server").write_text(program)
     (folder / "llama-server").chmod(0o755)
-    (folder / "Containerfile").write_text(f"FROM {embedded_image}\nCOPY llama-server /app/llama-server\n")
+    (folder / "Containerfile").write_text(f"FROM {base}\nCOPY llama-server /app/llama-server\n")
     made = subprocess.run(
         ["podman", "build", "--quiet", "--layers=false", "--network=none", str(folder)],
         capture_output=True,

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from hosts.roots import VARIABLE
-from tests.stack.conftest import make_stack
 
-__all__ = ["FakeHost", "host", "make_stack"]
+__all__ = ["FakeHost", "host"]
 
 GIB = 2**30
 

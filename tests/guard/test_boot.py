@@ -14,8 +14,8 @@ from tests.guard.conftest import GIB, FakeHost
 from tests.guard.test_crash import issues, outrider
 from tests.hosts.trees import Tree, strix_halo
 from tests.models import generate as g
-from tests.stack.conftest import MakeStack
 from tests.stack.stack import Stack
+from tests.stack_fixture import MakeStack
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

@@ -20,9 +20,9 @@ from tests.guard.conftest import GIB, FakeHost
 from tests.guard.hog import MIB, Hog, Meter, resident
 from tests.guard.test_crash import issues, marks, outrider
 from tests.models import generate as g
-from tests.stack.conftest import MakeStack
 from tests.stack.stack import Stack
 from tests.stack.test_survival import Stream
+from tests.stack_fixture import MakeStack
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

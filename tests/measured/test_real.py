@@ -11,8 +11,8 @@ import pytest
 
 from api.cli.main import main
 from tests.models import generate as g
-from tests.stack.conftest import MakeStack
 from tests.stack.stack import Stack
+from tests.stack_fixture import MakeStack
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 MIB = 1 << 20

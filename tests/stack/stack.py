@@ -23,6 +23,7 @@ import httpx
 
 from containers import service
 from orchestrator.paths import Paths, find, prepare
+from tests.fakes.engine import Script
 from tests.ports import free_ports
 from tests.waiting import until_sync
 
@@ -137,6 +138,16 @@ class Stack:
         return self._podman_socket or str(self.paths.podman_socket)
 
     # processes
+
+    def define_fake(
+        self, name: str, image: str, target: Path, *, script: Mapping[str, Any] | None = None, **more: Any
+    ) -> Script:
+        """A model whose engine is `tests.fakes.engine` (fixture `fake_engine_image`); what it does stands in the
+        script. `target` is any model file that a plan can be made of."""
+        self.define(name, target, **{"method": "none", "image": image, **more})
+        made = Script(self.paths.store / name)
+        made.write(**(script or {}))
+        return made
 
     def __enter__(self) -> Self:
         try:

@@ -14,7 +14,7 @@ import pytest
 from tests.hosts.machines import build
 from tests.hosts.test_amd_sample import halo_metrics
 from tests.hosts.trees import GIB, Tree, fdinfo, sensors, write
-from tests.stack.conftest import MakeStack
+from tests.stack_fixture import MakeStack
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 PCI = "0000:c5:00.0"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.models import generate as g
 from tests.models.tokenizer import recital
-from tests.stack.conftest import MakeStack
+from tests.stack_fixture import MakeStack
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]

@@ -21,8 +21,8 @@ from hosts.roots import VARIABLE
 from tests.fakelibs import build
 from tests.hosts.trees import GIB, Tree, write
 from tests.models import generate as g
-from tests.stack.conftest import MakeStack
 from tests.stack.stack import Stack
+from tests.stack_fixture import MakeStack
 
 ONE = "0000:01:00.0"
 CDI = Path("/etc/cdi")

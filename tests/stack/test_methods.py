@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.expected import BY_NAME, PROMPT, TOKENS
 from tests.models.tokenizer import recital
-from tests.stack.conftest import MakeStack
+from tests.stack_fixture import MakeStack
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.models import generate as g
 from tests.models.tokenizer import recital
-from tests.stack.conftest import MakeStack
 from tests.stack.stack import Stack
+from tests.stack_fixture import MakeStack
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

@@ -15,8 +15,8 @@ from orchestrator.store import Store
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.podman_fixture import run_apart
-from tests.stack.conftest import MakeStack
 from tests.stack.stack import Stack
+from tests.stack_fixture import MakeStack
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
