@@ -48,6 +48,9 @@ class Limits:
     """For an idle client connection: longer than clients' pools keep theirs."""
     settle_s: float = 1.0
     """How long a request whose only engine failed before the first byte waits for a new table."""
+    orphaned_s: float = 15.0
+    """The same while the daemon's table is not followed: after a reboot the gateway is there first, with a table of
+    engines that are gone."""
 
 
 class Bodies:
@@ -217,6 +220,8 @@ class Admission:
         self.started = time.monotonic()
         self.wall = wall
         self.stopping = False
+        self.orphaned = False
+        """Whether the daemon, whose table it is, is not there. The link says so."""
         self.date = b""
         """The Date header's line of this second."""
         self.table: Table | None = None

@@ -41,9 +41,8 @@ class Link:
         timing: Timing,
         silence: float = SILENCE,
     ) -> None:
-        self.up = False
-        """Whether the daemon's table is being followed."""
         self._admission = admission
+        self.up = False
         self._socket = socket
         self._table_file = table_file
         self._boot_id = boot_id
@@ -55,6 +54,16 @@ class Link:
         self._saving: asyncio.Task[None] | None = None
         self._said: str | None = None
         self._report_said: str | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether the daemon's table is being followed."""
+        return self._up
+
+    @up.setter
+    def up(self, value: bool) -> None:
+        self._up = value
+        self._admission.orphaned = not value
 
     def start_from_disk(self) -> None:
         """Route by the last table, if it is of this boot and this state folder."""

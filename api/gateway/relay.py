@@ -191,7 +191,8 @@ class Relay:
         elif route.hold:
             self._wait(model, _Waiting.HOLD, limits.hold_s)
         elif self._tried:
-            self._wait(model, _Waiting.SETTLE, limits.settle_s)
+            patience = limits.orphaned_s if self._admission.orphaned else limits.settle_s
+            self._wait(model, _Waiting.SETTLE, max(patience, limits.settle_s))
         else:
             self._reject(problem.not_serving(model.name, route.state, route.reason, self._retry_after(model)))
 

@@ -120,6 +120,7 @@ def settle(
         max_body_bytes=int(values["max_body_bytes"]),
         max_held_bytes=max(int(values["max_held_bytes"]), int(values["max_body_bytes"])),
         settle_s=float(values["settle_s"]),
+        orphaned_s=timing.held_backoff,
         read_s=float(values["read_s"]),
         unread_s=float(values["unread_s"]),
     )

@@ -50,6 +50,21 @@ async def test_a_gateway_without_a_daemon_goes_on_with_its_table(orphan: Stack) 
     await until(lambda: orphan.daemon.followers == 1, 5, "the link is taken up again")
 
 
+async def test_what_its_old_tables_engine_lost_waits_for_the_daemon(orphan: Stack) -> None:
+    """After a reboot within one boot id (a container's) the gateway is up first, and its engines are gone."""
+    await orphan.engines["e"].stop()
+    orphan.gateway.paths.routing_table.write_text(orphan.text())
+    await orphan.gateway.start("--timing-scale", "0.5")
+    request = asyncio.create_task(orphan.ask(chat("m")))
+    await until(lambda: orphan.gateway.logged("engine_failed"), 5)
+    assert not (await asyncio.wait({request}, timeout=1.5))[0], "it waits for longer than for a living daemon's table"
+    await orphan.engine("f")
+    orphan.model("m", "f")
+    await orphan.daemon.start()
+    await orphan.publish()
+    assert (await request).status == 200
+
+
 @pytest.mark.parametrize("fields", [{"boot_id": "another"}, {"owner": "another"}, {"schema": 9}])
 async def test_a_table_of_another_boot_or_folder_is_void(orphan: Stack, fields: dict[str, object]) -> None:
     orphan.gateway.paths.routing_table.write_text(orphan.text(**fields))
