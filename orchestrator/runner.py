@@ -26,6 +26,7 @@ from containers.validator import Rules, validate
 from orchestrator import proof
 from orchestrator.admission import Admission
 from orchestrator.clock import Clock
+from orchestrator.crash_points import Place, reached
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
 from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
@@ -134,8 +135,11 @@ class Runner:
             seen(State.CREATING, "reserving memory and creating the container")
             await self.admission.reserve(engine.id, engine.plan)
             await self._mark(engine)
+            reached(Place.RESERVED)
             await finished(self._create(engine))
+            reached(Place.CREATED)
             await finished(self.podman.start(engine.container_id or ""))
+            reached(Place.STARTED)
             await finished(self._follow(engine))
             engine.move(State.LOADING)
         else:
@@ -164,6 +168,7 @@ class Runner:
                         cut_off=self._cut_off(engine),
                     ),
                 )
+                reached(Place.HEALTHY)
                 engine.move(State.WARMING)
             seen(State.WARMING, "proving it with a real completion")
             proven = await self._unless_it_exits(engine, proof.prove(client, runtime, engine.plan, timing=self.timing))
@@ -214,7 +219,9 @@ class Runner:
 
     async def _create(self, engine: Engine) -> None:
         folder = await asyncio.to_thread(make_socket_folder, self.paths, engine.id)
+        reached(Place.FOLDER_MADE)
         await asyncio.to_thread(write_key, self.paths, engine.id, engine.key)
+        reached(Place.KEY_WRITTEN)
         if not engine.plan.socket:
             engine.port = await asyncio.to_thread(self.ports.take)
         spec = self.spec(engine, str(folder))
@@ -376,7 +383,9 @@ class Runner:
             pid = engine.pid
             grace = self.timing.stop_grace if engine.ready_at is not None else UNPROVEN_GRACE
             await self._stop(engine.container_id, min(grace, self.timing.stop_grace))
+            reached(Place.STOPPED)
             await self.podman.remove(engine.container_id)
+            reached(Place.REMOVED)
             if pid is not None and engine.watch is not None:
                 await self._gone(engine)
         engine.unfollow()
@@ -384,6 +393,7 @@ class Runner:
             await asyncio.to_thread(self.ports.give_back, engine.port)
             engine.port = None
         await asyncio.to_thread(remove_files, self.paths, engine.id)
+        reached(Place.FILES_GONE)
         await self._read_host()
         self.admission.forget(engine.id)
         await self._marks.lift(engine.deployment, engine.generation)

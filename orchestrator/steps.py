@@ -19,6 +19,7 @@ from containers.pulling import PullProgress
 from containers.spec import ImageInfo
 from orchestrator import backoff, device_policy
 from orchestrator.context import Cause, Context
+from orchestrator.crash_points import Place, reached
 from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment, Transfer
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
@@ -131,6 +132,7 @@ class Steps:
         d.wanted = plan
         d.last_start_s = await self._c.store.start_seconds(plan.digest, d.name)
         self._cause = cause
+        reached(Place.PLANNED)
         self.emit(
             "planned",
             f"{d.name}: {plan.runtime} with {plan.method} ({plan.draft_tokens} tokens),"
@@ -172,6 +174,7 @@ class Steps:
         """A record of the next generation; nothing runs yet."""
         newest = max((e.generation for e in self._d.engines), default=0)
         generation = await self._c.store.next_generation(self._d.name, newest + 1)
+        reached(Place.NUMBERED)
         engine_id = new_id()
         engine = Engine(
             id=engine_id,
@@ -255,13 +258,16 @@ class Steps:
             return False
         seconds = self._c.clock.now() - started
         now = self._c.clock.wall()
+        reached(Place.PROVED)
         await self._noted(self._c.store.mark_proven(engine.id, now))
+        reached(Place.PROOF_NOTED)
         await self._noted(self._c.needs.proven(d.name, engine.plan, now))
         if fresh:
             await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
             d.last_start_s = engine.load_s = seconds
         d.reason, d.guarded, d.proven = None, None, engine.plan.digest
         self._promote(engine)
+        reached(Place.SERVING)
         self.emit(
             "ready",
             f"{engine.name} is ready after {seconds:.1f} s",
@@ -330,12 +336,14 @@ class Steps:
             engine.move(State.DRAINING)
             self._publish()
         if engine.state is State.DRAINING:
+            reached(Place.DRAINING)
             drained = await self._c.runner.drain(engine, self._c.routing.revision)
             self.emit(
                 "drained" if drained.done else "drain_cut_short",
                 f"{engine.name}: {drained.reason}",
                 evidence={"generation": engine.generation, "in_flight": drained.in_flight},
             )
+        reached(Place.DRAINED)
         if engine.state is not State.STOPPING:
             engine.move(State.STOPPING)
         self._publish()
@@ -361,6 +369,7 @@ class Steps:
         # once begun, a removal is finished: a half-removed container is nobody's
         await asyncio.shield(self._c.runner.take_down(engine))
         await self._noted(self._c.store.forget_engine(engine.id))
+        reached(Place.FORGOTTEN)
         engine.state = State.STOPPED
         if self._d.serving == engine.generation:
             self._d.serving = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.actor import Actor
 from orchestrator.context import Cause, Context
+from orchestrator.crash_points import Place, reached
 from orchestrator.deployment import Deployment
 from orchestrator.errors import DeviceRefused, Refused, UsageError
 from orchestrator.registry import Registry
@@ -29,6 +30,7 @@ class Verbs:
             _refuse_barred(d, self._c.devices.bar(d))
         if (d.desired, d.desired_by) != (desired, author):
             await self._c.store.set_desired(d.name, desired, author, self._c.clock.wall())
+            reached(Place.WISH_NOTED)
             self._say(actor, f"desired_{desired}", f"{author} wants {d.name} {desired}", author)
         await self._admit_again(actor)
         await actor.set_desired(desired, author, force=force)
