@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -335,7 +335,8 @@ class Actor:
     # views
 
     def view(self) -> DeploymentView:
-        return self.deployment.view(self._context.gateway, self._context.clock.now())
+        view = self.deployment.view(self._context.gateway, self._context.clock.now())
+        return replace(view, paused_by=self._context.automation.paused(view.deployment))
 
     def adopt(self, engine: Engine) -> None:
         """Take over an engine that a former daemon started; before `run`."""

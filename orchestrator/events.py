@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 
@@ -32,6 +32,8 @@ class Journal:
         self._boot_id = boot_id
         self._sequence = last
         self._recent: deque[Event] = deque(maxlen=KEPT)
+        self._moments: deque[float] = deque(maxlen=KEPT)
+        """When each of the recent ones was written (monotonic): a clock that is set changes no story."""
         self._unwritten: deque[Event] = deque(maxlen=KEPT)
         self._news = asyncio.Event()
         self._to_write = asyncio.Event()
@@ -69,6 +71,7 @@ class Journal:
             dict(evidence or {}),
         )
         self._recent.append(event)
+        self._moments.append(self._clock.now())
         self._unwritten.append(event)
         self.counts[kind, code] = self.counts.get((kind, code), 0) + 1
         self._to_write.set()
@@ -102,6 +105,22 @@ class Journal:
             if not follow:
                 return
             await news.wait()
+
+    async def recall(self, deployment: str, limit: int) -> Sequence[tuple[Event, float]]:
+        """The newest `limit` entries about a deployment or about no one in particular, oldest first, each with how
+        many seconds ago it was: by the wall clock where a former daemon wrote it. Without the database (it may be
+        what is broken) only what is in memory."""
+        recent = list(zip(self._recent, self._moments, strict=True))
+        oldest = recent[0][0].sequence if recent else self._sequence + 1
+        try:
+            stored = [e for e in await self._store.journal_about(deployment, limit) if e.sequence < oldest]
+        except DatabaseFailed as error:
+            log.warning("journal_not_read", error=str(error))
+            stored = []
+        wall, now = self._clock.wall(), self._clock.now()
+        found = [(event, max(0.0, wall - event.at)) for event in stored]
+        found += [(event, now - moment) for event, moment in recent if event.deployment in (None, deployment)]
+        return found[-limit:]
 
     async def write_forever(self) -> None:
         """The writer's loop."""

@@ -13,6 +13,7 @@ from containers.spec import LogLine
 from hosts.facts import HostFacts
 from orchestrator.housekeeping.unused import Wish
 from orchestrator.telemetry import TelemetryView
+from orchestrator.telling.story import Story
 from orchestrator.views import (
     DeploymentView,
     Desired,
@@ -96,6 +97,10 @@ class Facade(Protocol):
     async def drain(self, name: str, *, author: str) -> DeploymentView:
         """Admit no new requests, over a restart of the daemon too. Those in flight go on and the engine stays;
         `set_desired` running admits again."""
+
+    async def why(self, name: str, *, since_s: float | None = None) -> Story:
+        """What happened to a deployment, from which evidence, what was done, what comes next: of the last `since_s`
+        seconds, else since a person last said what they want. Raises NotFound."""
 
     async def engines(self) -> Sequence[EngineView]: ...
     async def jobs(self) -> Sequence[JobView]: ...

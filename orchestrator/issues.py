@@ -42,7 +42,8 @@ class Issues:
         issue = Issue(code, subject, text, hint, since, dict(evidence or {}))
         self._open[key] = issue
         if before is None:
-            self._journal.emit("issue", code, text, deployment=deployment, evidence={"hint": hint, **issue.evidence})
+            evidence = {"subject": subject, "hint": hint, **issue.evidence}
+            self._journal.emit("issue", code, text, deployment=deployment, evidence=evidence)
         return issue
 
     def close(self, code: str, subject: str, text: str | None = None, *, deployment: str | None = None) -> bool:
@@ -55,7 +56,7 @@ class Issues:
             f"{code}_over",
             text or f"no longer: {issue.text}",
             deployment=deployment,
-            evidence={"seconds": round(self._clock.wall() - issue.since, 3)},
+            evidence={"subject": subject, "seconds": round(self._clock.wall() - issue.since, 3)},
         )
         return True
 

@@ -31,6 +31,7 @@ from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
 from orchestrator.supervise import Loops
 from orchestrator.telemetry import TelemetryView, watched
+from orchestrator.telling.desk import Desk, Told
 from orchestrator.verbs import Verbs
 from orchestrator.views import (
     DeploymentView,
@@ -54,7 +55,7 @@ from orchestrator.weights.request import PullPreview
 log = structlog.get_logger("daemon")
 
 
-class Outrider:
+class Outrider(Told):
     """See `orchestrator.facade.Facade` for what each verb promises."""
 
     def __init__(self, parts: Parts) -> None:
@@ -104,6 +105,7 @@ class Outrider:
             add=self.add_model,
         )
         self._verbs = Verbs(self._c, self._registry)
+        self._desk = Desk(self._c, self._registry)
         self._started_at = self._c.clock.now()
         self.ended = asyncio.Event()
         """Set when somebody asked the daemon to end."""

@@ -260,6 +260,15 @@ class Store:
         )
         return [_event(r) for r in reversed(rows)]
 
+    async def journal_about(self, deployment: str, limit: int) -> Sequence[Event]:
+        """The newest `limit` entries about this deployment or about none, oldest first."""
+        rows = await self._read(
+            "SELECT sequence, at, host, boot_id, kind, code, text, deployment, evidence FROM journal"
+            " WHERE deployment = ? OR deployment IS NULL ORDER BY sequence DESC LIMIT ?",
+            (deployment, limit),
+        )
+        return [_event(r) for r in reversed(rows)]
+
     async def compact(self) -> int:
         """Drop journal entries beyond the newest `JOURNAL_KEPT` and starts beyond a thousand; how many entries went."""
         gone = await self._write(

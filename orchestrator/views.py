@@ -137,6 +137,8 @@ class DeploymentView:
     progress: Progress | None
     next_attempt_s: float | None
     restarts: int
+    paused_by: str | None = None
+    """Who told Outrider to keep its hands off it, or off everything."""
 
 
 @dataclass(frozen=True, slots=True)

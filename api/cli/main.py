@@ -34,6 +34,7 @@ from api.cli import (
     top,
     upcommand,
     views,
+    whycommand,
 )
 from api.cli.options import resolve
 from api.cli.output import note, print_error, print_json
@@ -87,6 +88,7 @@ for _module in (
     lifecycle,
     chat,
     views,
+    whycommand,
     top,
     library,
     catalog,

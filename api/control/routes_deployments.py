@@ -13,6 +13,7 @@ from api.control.documents import DesiredBody
 from api.control.problems import documented, json_bytes
 from api.control.sse import EventStream, Message, collect, streamed
 from containers.spec import LogLine
+from orchestrator.telling.story import Story
 from orchestrator.views import DeploymentView, EngineView
 
 router = APIRouter(prefix="/api/v1", tags=["deployments"])
@@ -102,6 +103,27 @@ async def logs(
         return Response(json_bytes(await collect(lines, tail)), media_type="application/json")
     number = count(1)
     return EventStream(lines, lambda line: Message("log", line, str(next(number))), streams)
+
+
+@router.get(
+    "/deployments/{name}/why",
+    operation_id="explainDeployment",
+    summary="What happened to a deployment, and what comes next",
+    responses=documented(400, 401, 404),
+)
+async def why(
+    daemon: Daemon,
+    name: ModelName,
+    since_s: Annotated[
+        float | None,
+        Query(
+            ge=0, allow_inf_nan=False, description="So many seconds back; else since it was last started or stopped."
+        ),
+    ] = None,
+) -> Story:
+    """Its story, made of the journal: what happened, from which evidence, what was done, what comes next, what a
+    person can do. What repeats is told once, with how often."""
+    return await daemon.why(name, since_s=since_s)
 
 
 @router.get("/engines", operation_id="listEngines", summary="All engines", responses=documented(401))

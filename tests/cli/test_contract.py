@@ -32,6 +32,8 @@ NEED_A_DAEMON = [
     ("events", "-f"),
     ("logs", "m"),
     ("logs", "m", "-f"),
+    ("why", "m"),
+    ("why", "m", "--since", "2h"),
     ("start", "m"),
     ("start", "m", "--wait"),
     ("stop", "m"),

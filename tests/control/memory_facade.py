@@ -21,6 +21,7 @@ from orchestrator.housekeeping.unused import Wish
 from orchestrator.model_store import AddModel
 from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan, Planned, Reason, Rejected
 from orchestrator.telemetry import AcceleratorReading, EngineReading, TelemetryView
+from orchestrator.telling.story import Entry, Story, tell
 from orchestrator.views import (
     Change,
     DeploymentView,
@@ -306,6 +307,11 @@ class MemoryFacade:
         self._deployments[name] = dataclasses.replace(self._deployments[name], state=State.DRAINING)
         await self.happen("drained", f"{name}, says {author}", name)
         return self._deployments[name]
+
+    async def why(self, name: str, *, since_s: float | None = None) -> Story:
+        self.fail("why")
+        view = await self.deployment(name)
+        return tell(view, [Entry(event, 60.0) for event in self.journal], since_s=since_s)
 
     async def engines(self) -> Sequence[EngineView]:
         self.fail("engines")

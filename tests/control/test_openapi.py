@@ -43,6 +43,7 @@ ROUTES = {
     ("post", "/api/v1/deployments/{name}/apply", "applyDeployment"),
     ("post", "/api/v1/deployments/{name}/drain", "drainDeployment"),
     ("get", "/api/v1/deployments/{name}/logs", "getLogs"),
+    ("get", "/api/v1/deployments/{name}/why", "explainDeployment"),
     ("get", "/api/v1/engines", "listEngines"),
     ("get", "/api/v1/jobs", "listJobs"),
     ("get", "/api/v1/jobs/{job_id}", "getJob"),

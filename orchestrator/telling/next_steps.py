@@ -1,0 +1,69 @@
+"""What comes next by itself, and what a person can do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from orchestrator.telling.amounts import duration, within
+from orchestrator.views import DeploymentView, Desired, Issue, State
+
+_COMING = frozenset({State.PULLING, State.CREATING, State.LOADING, State.WARMING})
+
+
+def what_comes(view: DeploymentView) -> Iterator[str]:
+    """What Outrider will do without being asked, or that it will do nothing."""
+    name = view.deployment
+    if view.paused_by is not None:
+        yield f"Nothing by itself: {view.paused_by} paused it. It would say here what it leaves undone."
+        return
+    if view.desired is Desired.STOPPED:
+        yield "Its engine is stopped." if view.state is not State.STOPPED else "Nothing: it stays stopped."
+    elif view.state in _COMING:
+        yield _until_ready(view)
+    elif view.state is State.READY:
+        yield "Nothing: it serves. If its engine fails, it is started again."
+    elif view.state is State.DRAINING:
+        yield f"It stays loaded and takes nothing new until somebody says `outrider start {name}`."
+    elif view.next_attempt_s is not None:
+        yield f"It is tried again {within(view.next_attempt_s)}."
+    elif view.state is State.WAITING_DEVICE:
+        yield "It starts by itself when the device is there."
+    elif view.state is State.IDLE:
+        yield "It starts with the next request."
+    elif view.state is State.FAILED:
+        yield "Nothing by itself: trying the same again would not help. It waits for you."
+
+
+def _until_ready(view: DeploymentView) -> str:
+    progress = view.progress
+    if progress is None or progress.eta_s is None:
+        return "It serves when its engine has loaded and answered correctly."
+    return f"It serves when its engine has loaded and answered correctly, in about {duration(progress.eta_s)}."
+
+
+def advice(view: DeploymentView, issues: Sequence[Issue] = ()) -> Iterator[str]:
+    """What the owner of the machine can do, the likeliest help first; each is said once."""
+    said = set[str]()
+    for text in _advice(view, issues):
+        if text not in said:
+            said.add(text)
+            yield text
+
+
+def _advice(view: DeploymentView, issues: Sequence[Issue]) -> Iterator[str]:
+    name = view.deployment
+    wanted = view.desired is not Desired.STOPPED
+    if wanted and view.reason is not None and view.reason.hint:
+        yield view.reason.hint
+    for issue in issues:
+        if issue.hint:
+            yield issue.hint
+    if view.paused_by is not None:
+        yield f"`outrider resume {name}` lets Outrider act again"
+    if view.state is State.FAILED and wanted:
+        yield f"`outrider start {name}` tries again now; `outrider logs {name}` has the engine's last lines"
+        yield f"`outrider plan {name}` shows what would be launched, and what else there is"
+    elif view.state in _COMING:
+        yield f"`outrider logs {name} -f` shows what its engine says meanwhile"
+    elif view.state is State.STOPPED:
+        yield f"`outrider start {name}` starts it"

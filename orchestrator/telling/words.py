@@ -1,0 +1,165 @@
+"""What kind of thing an entry of the journal tells, and in which words. Pure.
+
+An entry's own sentence is what is told, without the deployment's name before it; here stand the few that are better
+said otherwise, and which part each plays: `asked` by a person, `trouble`, `found` (something seen that is no trouble),
+`done` by Outrider, `well` (it serves). Codes that are not here are told as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from orchestrator.telling.amounts import duration, size
+from orchestrator.views import Event
+
+
+class Part(StrEnum):
+    """The part that an entry plays in a story."""
+
+    ASKED = "asked"
+    TROUBLE = "trouble"
+    FOUND = "found"
+    DONE = "done"
+    WELL = "well"
+
+
+_TROUBLE = frozenset(
+    {
+        "failed",
+        "engine_ended",
+        "device_missing",
+        "plan_failed",
+        "drain_cut_short",
+        "podman_unreachable",
+        "database_set_aside",
+        "not_noted",
+        "not_removed",
+        "engine_stopped",
+        "engine_not_gone",
+        "held",
+        "not_live",
+        "not_ready",
+        "canary_failed",
+        "network_path_broken",
+        "wedged",
+        "parked",
+        "degraded",
+    }
+)
+_WELL = frozenset({"ready", "switch_done", "podman_back", "held_over", "recovered"})
+_ASKED_KINDS = frozenset({"desired"})
+_FOUND_KINDS = frozenset({"device", "health", "canary"})
+
+
+def part(event: Event) -> Part:
+    """The part of an entry."""
+    if event.code in _TROUBLE:
+        return Part.TROUBLE
+    if event.code in _WELL:
+        return Part.WELL
+    if event.kind in _ASKED_KINDS:
+        return Part.ASKED
+    if event.kind == "issue":
+        return Part.WELL if event.code.endswith("_over") else Part.TROUBLE
+    if event.kind in _FOUND_KINDS:
+        return Part.FOUND
+    return Part.DONE
+
+
+_ENDINGS = {
+    "failed": "after the failure",
+    "desired_stopped": "as asked",
+    "restart": "for the restart",
+    "superseded": "another engine serves now",
+    "plan_changed": "the plan has changed",
+    "daemon_ends": "the daemon ended with its engines",
+    "stop_unfinished": "the stop that was begun is finished",
+    "engine_failed": "after the failure",
+    "idle": "nobody used it",
+    "evicted": "to make room",
+}
+"""What `stopped` gives as its reason, in words."""
+
+
+def _stopped(event: Event) -> str:
+    name, _, reason = event.text.partition(" is gone (")
+    reason = reason.rstrip(")")
+    return f"{name} is gone, its memory and files too ({_ENDINGS.get(reason, reason.replace('_', ' '))})"
+
+
+def _starting(event: Event) -> str:
+    name, _, what = event.text.partition(": ")
+    return f"{name} is started: {what}"
+
+
+def _proving(event: Event) -> str:
+    name, _, what = event.text.partition(": ")
+    return f"{name}, which was found on its way, is proven again: {what}"
+
+
+def _ready(event: Event) -> str:
+    seconds = event.evidence.get("seconds")
+    took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
+    name = event.text.partition(" is ready")[0]
+    return f"{name} answered correctly and serves{took}"
+
+
+def _planned(event: Event) -> str:
+    memory = event.evidence.get("expected_bytes")
+    room = f"; {size(memory)} of memory expected" if isinstance(memory, int | float) else ""
+    return f"the plan is {_bare(event)}{room}"
+
+
+def _drained(event: Event) -> str:
+    name, _, what = event.text.partition(": ")
+    return f"{name} takes no more requests, and those it had are answered ({what})"
+
+
+def _desired(event: Event) -> str:
+    by = event.evidence.get("by", "somebody")
+    wanted = {"desired_running": "it to run", "desired_stopped": "it stopped", "desired_on_demand": "it on demand"}
+    return f"{by} asked for {wanted[event.code]}"
+
+
+def _adopted(event: Event) -> str:
+    return f"a new daemon looked at what the former one had left: {_bare(event)}"
+
+
+_SENTENCES: Mapping[str, Callable[[Event], str]] = {
+    "starting": _starting,
+    "proving_again": _proving,
+    "ready": _ready,
+    "planned": _planned,
+    "stopped": _stopped,
+    "drained": _drained,
+    "desired_running": _desired,
+    "desired_stopped": _desired,
+    "desired_on_demand": _desired,
+}
+_DRAFTS = frozenset({"drafted", "accepted", "engine_says_speculating"})
+"""Says nothing of an engine that is not meant to draft."""
+_IN_SENTENCE: Mapping[str, frozenset[str]] = {
+    "ready": frozenset({"seconds", "method"}),
+    "planned": frozenset({"method", "expected_bytes"}),
+}
+"""Evidence that the sentence has already."""
+
+
+def sentence(event: Event) -> str:
+    """What an entry says, for a person who reads the story of its deployment."""
+    own = _SENTENCES.get(event.code)
+    if own is not None:
+        return own(event)
+    return _adopted(event) if event.kind == "adoption" else _bare(event)
+
+
+def told_by_sentence(event: Event) -> frozenset[str]:
+    """Names of evidence that need not be said again."""
+    told = _IN_SENTENCE.get(event.code, frozenset())
+    return told | _DRAFTS if event.evidence.get("method") == "none" else told
+
+
+def _bare(event: Event) -> str:
+    """The entry's text without the deployment's name before it."""
+    return event.text.removeprefix(f"{event.deployment}: ") if event.deployment else event.text
