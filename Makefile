@@ -7,7 +7,7 @@ ARGS ?=
 # three workers on two cores: the tests wait for containers more than they compute
 PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadfile
 
-.PHONY: help up down setup setup-dev test test-podman5 test-all check format bench lock vllm-verdicts schema clean
+.PHONY: help up down setup setup-dev test test-podman5 test-all check format bench lock vllm-verdicts schema drawing clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ vllm-verdicts: setup-dev ## put every command line for vLLM to its own parser ag
 
 schema: setup-dev ## write the configuration's published schema
 	@$(BIN)/outrider config schema > deploy/outrider.schema.json
+
+drawing: setup-dev ## draw the lifecycle's table into orchestrator/design.md
+	@$(BIN)/python -m orchestrator.lifecycle_drawing
 
 clean: ## remove the virtual environment and all caches
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

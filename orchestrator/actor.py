@@ -17,14 +17,16 @@ import structlog
 from orchestrator import backoff, lifecycle
 from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
+from orchestrator.defects import Defects
 from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed, OutriderError
+from orchestrator.flight import DAEMON_ENDS, Flight, Outcome, landed
 from orchestrator.lifecycle import Step
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Method
 from orchestrator.steps import Steps
-from orchestrator.views import DeploymentView, Desired, State
+from orchestrator.views import DeploymentView, Desired, State, Why
 
 log = structlog.get_logger("actor")
 ABORTABLE = frozenset({Step.PLAN, Step.START, Step.CONTINUE, Step.SWITCH})
@@ -53,6 +55,8 @@ class Actor:
         self._step: Decision[Step] | None = None
         self._replan: Cause | None = None
         self._retire: set[int] = set()
+        self._flight = Flight()
+        self._defects = Defects(deployment.name, context.journal)
         self._cut = False
         """An engine was failed from outside: a step that brings it up is called off."""
 
@@ -72,11 +76,23 @@ class Actor:
             d.desired, d.desired_by = desired, author
             d.drained = False
             d.stuck_until = None
-            if desired is Desired.RUNNING and d.serving_engine is None:
+            for engine in d.engines:
+                engine.again_at = None
+            if desired is Desired.RUNNING and d.serving_engine is None and not self._starting():
                 d.failures = backoff.Failures()
                 d.reason = None
 
         await self._ask(change)
+
+    async def outcome(self) -> Outcome:
+        """How the start that is on its way ends; after `set_desired`. Any number may wait: there is one start, and
+        all hear the same. Whoever stops waiting changes nothing."""
+        self.wake()
+        return await self._flight.join()
+
+    def _starting(self) -> bool:
+        """Whether a step that brings an engine up is in hand."""
+        return self._work is not None and self._step is not None and self._step.action in ABORTABLE
 
     async def restart(self) -> None:
         """Stop what runs and start it again with the same plan."""
@@ -186,6 +202,7 @@ class Actor:
                 if self._work is None and decision.action not in (Step.SETTLED, Step.WAIT):
                     self._begin(decision)
                 self.publish()
+                self._tell_those_who_wait(decision)
                 self._idle.set()
                 await self._until_news(decision)
         except asyncio.CancelledError:
@@ -201,6 +218,12 @@ class Actor:
                     for engine in self.deployment.engines:
                         engine.unfollow()
                 self._take_messages()  # nobody is to wait for an answer that will not come
+                self._flight.land(Outcome(why=Why(DAEMON_ENDS, "the daemon ends; it starts when the next one does")))
+
+    def _tell_those_who_wait(self, decision: Decision[Step]) -> None:
+        outcome = landed(self.deployment, decision, busy=self._work is not None) if self._flight.awaited else None
+        if outcome is not None:
+            self._flight.land(outcome)
 
     def _adopt_watches(self) -> None:
         for engine in self.deployment.engines:
@@ -265,7 +288,7 @@ class Actor:
             return lifecycle.decide(d.situation(now))
         for generation in sorted(self._retire):
             engine = d.engine(generation)
-            if engine is None or engine not in d.live():
+            if engine is None or engine not in d.live() or engine.state is State.WEDGED:
                 self._retire.discard(generation)
             elif d.should_run:
                 return Decision(Step.STOP, "restart", {"generation": generation})
@@ -274,6 +297,8 @@ class Actor:
         return lifecycle.decide(d.situation(now))
 
     def _begin(self, decision: Decision[Step]) -> None:
+        if self._defects.forbids(self.deployment.situation(self._context.clock.now()), decision):
+            return
         cause, self._replan = (self._replan, None) if decision.action is Step.PLAN else (None, self._replan)
         self._step, self._cut = decision, False
         self.deployment.busy = True

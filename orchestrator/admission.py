@@ -2,19 +2,20 @@
 
 An engine that still loads has not taken its memory yet, so what is free now is not free
 for the next one: each start reserves its expected bytes until it is ready. The queue
-serialises reservations, not loads.
+serialises reservations, not loads. A claim lives from the promise until the engine's memory
+is seen to be free again: whoever takes it down forgets it last.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hosts.facts import HostFacts
 from orchestrator.device_policy import SHARED
+from orchestrator.device_queue import DeviceQueues
 from orchestrator.errors import DoesNotFit
 from orchestrator.kinds import Backend
 from orchestrator.memory_fit import reserve
@@ -58,6 +59,18 @@ class Claim:
     size: int
 
 
+class MakeRoom(Protocol):
+    """What may be asked to give memory back before a plan is refused (eviction)."""
+
+    async def __call__(self, plan: Plan, devices: tuple[str, ...], missing: int) -> bool:
+        """Free `missing` bytes on each of the devices for the plan; whether something was given back.
+
+        Called inside the devices' queues, so nobody takes meanwhile what it frees. It may take as long as a
+        drain, may be cancelled at any await, and must not reserve anything itself. What it stops must be gone
+        (`forget`) when it returns.
+        """
+
+
 class Admission:
     """The claims of one host. `limit` caps what all engines together may claim of system memory."""
 
@@ -68,7 +81,9 @@ class Admission:
         """Bytes of system memory that no engine may count on: `host_reserve`, or more."""
         self._promised: dict[str, Claim] = {}
         self._taken: dict[str, Claim] = {}
-        self._queues: dict[str, asyncio.Lock] = {}
+        self.queues = DeviceQueues()
+        self.make_room: MakeRoom | None = None
+        """Asked once a reservation, when there is not room enough."""
 
     @property
     def facts(self) -> HostFacts:
@@ -97,25 +112,28 @@ class Admission:
             measured = below if measured is None else min(measured, below)
         return None if measured is None else max(0, measured)
 
-    async def reserve(self, engine: str, plan: Plan) -> None:
-        """Promise the plan's expected bytes to `engine`, or raise `DoesNotFit` with the numbers."""
+    async def reserve(self, engine: str, plan: Plan, waits: Callable[[str, str], None] | None = None) -> None:
+        """Promise the plan's expected bytes to `engine`, or raise `DoesNotFit` with the numbers.
+
+        Waits for its turn at each of the plan's devices (`waits` is told the device and who is before), and for
+        room that can be made. Whoever is cancelled meanwhile leaves nothing behind.
+        """
         devices = devices_of(plan, self._facts())
         size = plan.expected_memory.total
-        each = "" if len(devices) == 1 else " on each"
-        async with AsyncExitStack() as queues:  # in PCI order, so that no two wait for each other
-            for device in devices:
-                await queues.enter_async_context(self._queues.setdefault(device, asyncio.Lock()))
+        async with self.queues.turn(devices, plan.model, waits):
             free = self.free(devices)
+            if free is not None and size > free and await self._made_room(plan, devices, size - free):
+                free = self.free(devices)
             if free is not None and size > free:
-                error = DoesNotFit(
-                    f"{plan.model} needs {_gib(size)}{each} and {_gib(free)} are left on {', '.join(devices)}",
-                    hint="stop another model, or give this one less context"
-                    f" (`outrider plan {plan.model} --what-if context=4096` shows what that takes)",
-                    evidence={"needed_bytes": size, "free_bytes": free, "devices": list(devices)},
-                )
-                error.retryable = True  # what does not fit now may fit when something else has gone
-                raise error
+                raise _does_not_fit(plan, devices, free)
             self._promised[engine] = Claim(plan.model, devices, size)
+
+    async def _made_room(self, plan: Plan, devices: tuple[str, ...], missing: int) -> bool:
+        return self.make_room is not None and await self.make_room(plan, devices, missing)
+
+    def claims(self) -> Mapping[str, Claim]:
+        """Every claim there is, by engine id: promised, or taken."""
+        return {**self._taken, **self._promised}
 
     def on_host(self, plan: Plan) -> bool:
         """Whether the plan takes memory of the system's own."""
@@ -171,6 +189,18 @@ class Admission:
                 for a in facts.accelerators
             ),
         )
+
+
+def _does_not_fit(plan: Plan, devices: tuple[str, ...], free: int) -> DoesNotFit:
+    size, each = plan.expected_memory.total, "" if len(devices) == 1 else " on each"
+    error = DoesNotFit(
+        f"{plan.model} needs {_gib(size)}{each} and {_gib(free)} are left on {', '.join(devices)}",
+        hint="stop another model, or give this one less context"
+        f" (`outrider plan {plan.model} --what-if context=4096` shows what that takes)",
+        evidence={"needed_bytes": size, "free_bytes": free, "devices": list(devices)},
+    )
+    error.retryable = True  # what does not fit now may fit when something else has gone
+    return error
 
 
 def _gib(size: int) -> str:

@@ -115,7 +115,7 @@ class Deployment:
         return Situation(
             running=self.should_run,
             wanted=None if self.wanted is None else self.wanted.digest,
-            engines=tuple(e.facts() for e in self.live()),
+            engines=tuple(e.facts(now) for e in self.live()),
             serving=self.serving if self.serving_engine in self.live() else None,
             retry_in=None if retry_at is None else max(0.0, retry_at - now),
             parked=self.failures.parked,

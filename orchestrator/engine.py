@@ -17,7 +17,7 @@ from pathlib import Path
 from containers.exit_watch import ExitWatch
 from orchestrator.careful import make_open_folder, read_small
 from orchestrator.errors import EngineFailed
-from orchestrator.lifecycle import EngineFacts, allowed
+from orchestrator.lifecycle import CONTAINED, EngineFacts, allowed
 from orchestrator.paths import Paths
 from orchestrator.plan import Plan
 from orchestrator.views import EngineMemory, EngineView, State
@@ -68,6 +68,12 @@ class Engine:
     admit: bool = True
     verdict: EngineFailed | None = None
     """Why we ended its process ourselves; None when we did not."""
+    leaving: asyncio.Task[None] | None = None
+    """Its take-down, once that has begun: it goes on to its end, whoever waits for it."""
+    again_at: float | None = None
+    """When the removal of a wedged one is tried again (monotonic seconds)."""
+    tries: int = 0
+    """How often it was found wedged."""
     failed: bool = False
     """Whether it ever failed: what it took then says nothing of what it takes."""
     observed: int | None = None
@@ -86,6 +92,8 @@ class Engine:
         """Go to another state; a transition that the table does not have is a bug."""
         if not allowed(self.state, state):
             raise RuntimeError(f"{self.name}: {self.state} -> {state} is no transition")
+        if state in CONTAINED and self.container_id is None:
+            raise RuntimeError(f"{self.name}: {state} without a container")
         self.failed = self.failed or state is State.FAILED
         self.state = state
 
@@ -105,8 +113,9 @@ class Engine:
             self.watch.close()
             self.watch = None
 
-    def facts(self) -> EngineFacts:
-        return EngineFacts(self.generation, self.state, self.plan.digest)
+    def facts(self, now: float) -> EngineFacts:
+        again_in = None if self.again_at is None or self.exited.is_set() else max(0.0, self.again_at - now)
+        return EngineFacts(self.generation, self.state, self.plan.digest, again_in)
 
     def view(self, in_flight: int) -> EngineView:
         return EngineView(

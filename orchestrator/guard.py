@@ -152,7 +152,7 @@ class Guard:
                     preemptible=entry.preemptible,
                     priority=entry.priority,
                     since=engine.since,
-                    leaving=engine.state in (State.STOPPING, State.FAILED),
+                    leaving=engine.state in (State.STOPPING, State.FAILED, State.WEDGED),
                     told=engine.verdict is not None and engine.verdict.code == MEMORY_GUARD,
                 )
                 yield actor, engine, candidate

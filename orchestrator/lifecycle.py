@@ -1,38 +1,88 @@
-"""The lifecycle of engines and deployments, as pure tables and one pure decision.
+"""The lifecycle of engines and deployments, as a pure table, its invariants, and one pure decision.
 
     PULLING -> CREATING -> LOADING -> WARMING -> READY -> DRAINING -> STOPPING -> STOPPED
-       \\___________\\__________\\__________\\_________\\__________\\________> FAILED
+       \\___________\\__________\\__________\\_________\\__________\\__ FAILED __/
+                                                                 WEDGED __/
 
 An engine is created from one plan and never changes it. A deployment is what a
 person asked for; `decide` says the next single step that brings the one nearer
 to the other. It is asked again after each step, so a step that was cut off (by a
 stop, a crash, a new daemon) is found and finished by the same rule.
+
+`python -m orchestrator.lifecycle_drawing` draws the table into design.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.decision import Decision
 from orchestrator.views import State
 
-TRANSITIONS: dict[State, frozenset[State]] = {
-    State.PULLING: frozenset({State.CREATING, State.STOPPING, State.FAILED}),
-    State.CREATING: frozenset({State.LOADING, State.STOPPING, State.FAILED}),
-    State.LOADING: frozenset({State.WARMING, State.STOPPING, State.FAILED}),
-    State.WARMING: frozenset({State.READY, State.STOPPING, State.FAILED}),
-    State.READY: frozenset({State.DRAINING, State.STOPPING, State.FAILED}),
-    State.DRAINING: frozenset({State.READY, State.STOPPING, State.FAILED}),
-    State.STOPPING: frozenset({State.STOPPED, State.FAILED}),
-    State.FAILED: frozenset({State.STOPPING, State.STOPPED}),
-    State.STOPPED: frozenset(),
+TABLE: Mapping[State, Mapping[State, str]] = {
+    State.PULLING: {
+        State.CREATING: "its image is here",
+        State.STOPPING: "called off",
+        State.FAILED: "no image, or cut off",
+    },
+    State.CREATING: {
+        State.LOADING: "its process runs",
+        State.STOPPING: "called off",
+        State.FAILED: "no memory, no container, or cut off",
+    },
+    State.LOADING: {
+        State.WARMING: "its health path says so",
+        State.STOPPING: "called off",
+        State.FAILED: "ended, or took too long",
+    },
+    State.WARMING: {
+        State.READY: "a completion came back right",
+        State.STOPPING: "called off",
+        State.FAILED: "ended, or answered wrong",
+    },
+    State.READY: {
+        State.DRAINING: "nothing more is admitted",
+        State.STOPPING: "what it runs on is gone",
+        State.FAILED: "ended, or not live",
+    },
+    State.DRAINING: {
+        State.READY: "called off",
+        State.STOPPING: "nothing in flight, or time is up",
+        State.FAILED: "ended, or not live",
+    },
+    State.STOPPING: {
+        State.STOPPED: "process, memory and files are free",
+        State.FAILED: "not live while it stops",
+        State.WEDGED: "its process outlives a forced removal",
+    },
+    State.FAILED: {
+        State.STOPPING: "restarted by a person",
+        State.STOPPED: "what was left is gone",
+        State.WEDGED: "its process outlives a forced removal",
+    },
+    State.WEDGED: {State.STOPPED: "its process has gone after all"},
+    State.STOPPED: {},
 }
-"""Where an engine may go from each state. DRAINING may return to READY: a drain can be called off."""
+"""Where an engine may go from each state, and what takes it there."""
+
+BIRTH: Mapping[State, str] = {
+    State.PULLING: "started",
+    State.LOADING: "adopted, unproven",
+    State.READY: "adopted, proven",
+}
+"""In which states an engine's record may begin."""
+
+TRANSITIONS: Mapping[State, frozenset[State]] = {before: frozenset(after) for before, after in TABLE.items()}
 
 COMING = frozenset({State.PULLING, State.CREATING, State.LOADING, State.WARMING})
 """States of an engine that does not serve yet and is on its way."""
 GONE = frozenset({State.STOPPED})
+SERVING = frozenset({State.READY, State.DRAINING, State.STOPPING})
+"""States that an engine goes through while it is the one that serves."""
+CONTAINED = frozenset({State.LOADING, State.WARMING, State.READY, State.DRAINING})
+"""States in which an engine has a container; in others it may have one."""
 
 
 def allowed(before: State, after: State) -> bool:
@@ -47,6 +97,8 @@ class EngineFacts:
     generation: int
     state: State
     digest: str
+    again_in: float | None = None
+    """Of a wedged one: how long to wait before its removal is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +136,24 @@ class Step(StrEnum):
 
 
 def decide(situation: Situation) -> Decision[Step]:
-    """The next single step. Evidence names the generation it is about."""
-    live = [e for e in situation.engines if e.state not in GONE]
+    """The next single step. Evidence names the generation it is about.
+
+    A wedged engine is in nobody's way: its memory stays promised until it is gone, what fits beside that may
+    start, and its removal is tried again when there is nothing else to do.
+    """
+    decision = _next(situation, [e for e in situation.engines if e.state not in GONE and e.state is not State.WEDGED])
+    wedged = [e for e in situation.engines if e.state is State.WEDGED]
+    if not wedged or decision.action not in (Step.SETTLED, Step.WAIT):
+        return decision
+    for engine in wedged:
+        if not engine.again_in and not situation.stuck_in:
+            return _about(Step.CLEAN, "engine_wedged", engine)
+    if decision.action is Step.WAIT or situation.running:
+        return decision
+    return _about(Step.WAIT, "engine_wedged", wedged[0])
+
+
+def _next(situation: Situation, live: list[EngineFacts]) -> Decision[Step]:
     if situation.stuck_in is not None and situation.stuck_in > 0:
         return Decision(Step.WAIT, "backing_off", {"seconds": round(situation.stuck_in, 3)})
     for engine in live:
@@ -151,3 +219,47 @@ def _waits(situation: Situation) -> bool:
 
 def _about(step: Step, reason: str, engine: EngineFacts) -> Decision[Step]:
     return Decision(step, reason, {"generation": engine.generation, "state": engine.state.value})
+
+
+# invariants
+
+
+def broken(situation: Situation) -> str | None:
+    """What can never be of a deployment and its engines, if it is so: a defect."""
+    generations = [e.generation for e in situation.engines]
+    if len(set(generations)) < len(generations):
+        return f"two engines of one generation: {sorted(generations)}"
+    serving = next((e for e in situation.engines if e.generation == situation.serving), None)
+    if situation.serving is not None and (serving is None or serving.state not in SERVING):
+        return f"generation {situation.serving} serves, and is {serving.state if serving else 'not there'}"
+    return None
+
+
+def forbidden(situation: Situation, decision: Decision[Step]) -> str | None:
+    """Why this step may never be taken in this situation, whoever decided it; None when it may.
+
+    Above all: nothing is brought up beside an engine that is there, but for the one that a switch goes to.
+    """
+    step, generation = decision.action, decision.evidence.get("generation")
+    there = [e for e in situation.engines if e.state not in GONE and e.state is not State.WEDGED]
+    about = next((e for e in situation.engines if e.generation == generation), None)
+    if step in (Step.PLAN, Step.START, Step.CONTINUE, Step.SWITCH) and not situation.running:
+        return "nothing is to run"
+    match step:
+        case Step.START if there:
+            return f"generation {there[0].generation} is there ({there[0].state})"
+        case Step.SWITCH:
+            others = [e for e in there if e.generation != situation.serving]
+            if situation.serving is None:
+                return "nothing serves"
+            if len(others) > 1 or any(e.state not in COMING or e.digest != situation.wanted for e in others):
+                return f"generation {others[0].generation} is in the way ({others[0].state})"
+        case Step.CONTINUE if about is None or about.state not in COMING | {State.READY, State.DRAINING}:
+            return f"generation {generation} cannot go on"
+        case Step.STOP if about is None or about.state in GONE or about.state is State.WEDGED:
+            return f"generation {generation} cannot be stopped"
+        case Step.CLEAN if about is None or about.state not in (State.FAILED, State.WEDGED):
+            return f"generation {generation} has not failed"
+        case _:
+            pass
+    return None

@@ -133,7 +133,11 @@ class Runner:
             await self._image(engine)
             engine.move(State.CREATING)
             seen(State.CREATING, "reserving memory and creating the container")
-            await self.admission.reserve(engine.id, engine.plan)
+            await self.admission.reserve(
+                engine.id,
+                engine.plan,
+                lambda device, before: seen(State.CREATING, f"waiting for {before} to reserve memory of {device}"),
+            )
             await self._mark(engine)
             reached(Place.RESERVED)
             await finished(self._create(engine))

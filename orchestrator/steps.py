@@ -37,6 +37,8 @@ from orchestrator.switch_step import SwitchStep
 from orchestrator.views import Desired, State, Why
 
 MB = 1_000_000
+WEDGED = "wedged"
+"""The code with which a take-down says that the process is still there."""
 log = structlog.get_logger("steps")
 
 
@@ -352,7 +354,7 @@ class Steps:
     async def _clean(self, engine: Engine) -> None:
         """An engine failed: say why, if nobody did yet, and remove what is left of it."""
         d = self._d
-        if engine.ready_at is not None:
+        if engine.state is State.FAILED and engine.ready_at is not None:
             d.last_log = await self._c.runner.tail(engine)
             error = engine.verdict
             if error is None:
@@ -366,15 +368,45 @@ class Steps:
     async def _gone(self, engine: Engine, reason: str) -> None:
         if not _log_kept(self._d, engine):
             self._d.last_log = await self._c.runner.tail(engine)
-        # once begun, a removal is finished: a half-removed container is nobody's
-        await asyncio.shield(self._c.runner.take_down(engine))
+        try:
+            await asyncio.shield(self._take_down(engine))
+        except OutriderError as error:
+            if error.code != WEDGED and engine.state is not State.WEDGED:
+                raise
+            self._wedge(engine, error)
+            return
         await self._noted(self._c.store.forget_engine(engine.id))
         reached(Place.FORGOTTEN)
-        engine.state = State.STOPPED
+        if engine.state is State.WEDGED and self._d.reason is not None and self._d.reason.code == WEDGED:
+            self._d.reason = None
+        engine.move(State.STOPPED)
         if self._d.serving == engine.generation:
             self._d.serving = None
         self._d.engines.remove(engine)
         self.emit("stopped", f"{engine.name} is gone ({reason})", evidence={"generation": engine.generation})
+        self._publish()
+
+    def _take_down(self, engine: Engine) -> asyncio.Task[None]:
+        """Once begun, a removal is finished: a half-removed container is nobody's. Whoever asks while it goes on
+        waits for the same one, and one that got there is not begun again."""
+        before = engine.leaving
+        if before is None or (before.done() and (before.cancelled() or before.exception() is not None)):
+            engine.leaving = asyncio.create_task(self._c.runner.take_down(engine), name=f"take-down-{engine.name}")
+            engine.leaving.add_done_callback(lambda task: task.cancelled() or task.exception())
+            return engine.leaving
+        return before
+
+    def _wedge(self, engine: Engine, error: OutriderError) -> None:
+        """It is not gone, and nobody can end it: others may start beside it, and it is looked at again, more and
+        more rarely."""
+        engine.tries += 1
+        pause = backoff.delay(engine.tries, self._c.timing, 0.0)
+        engine.again_at = self._c.clock.now() + pause
+        if self._d.serving == engine.generation:
+            self._d.serving = None
+        if engine.state is not State.WEDGED:
+            engine.move(State.WEDGED)
+            self.explain(error, {"generation": engine.generation, "again_in_s": round(pause, 3)})
         self._publish()
 
     async def _noted(self, note: Awaitable[None]) -> None:

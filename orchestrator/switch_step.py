@@ -16,7 +16,7 @@ from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
 from orchestrator.errors import OutriderError, SwitchTooCostly
-from orchestrator.lifecycle import COMING
+from orchestrator.lifecycle import COMING, SERVING
 from orchestrator.plan import Method, Plan
 from orchestrator.switching import Switch
 
@@ -124,7 +124,7 @@ class SwitchStep:
         d = self._d
         self._stay_with(old.plan, "taken_back")
         old.admit = True
-        if old in d.live():
+        if old in d.live() and old.state in SERVING:
             d.failures = backoff.Failures()
         else:
             d.failures = replace(d.failures, retry_at=None, parked=False)

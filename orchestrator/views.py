@@ -34,6 +34,8 @@ class State(StrEnum):
     DRAINING = "draining"
     STOPPING = "stopping"
     FAILED = "failed"
+    WEDGED = "wedged"
+    """Its process outlives the removal of its container: its memory is not free."""
     WAITING_DEVICE = "waiting_device"
     """Of a deployment only: a device that it needs is not there (yet)."""
     IDLE = "idle"

@@ -23,7 +23,7 @@ POLL = 0.2
 """Seconds between two looks at the deployment."""
 STALE = 5.0
 """Seconds for which a failure that was there before the request is not yet an answer to it."""
-_STANDS = {"failed": "failed", "waiting_device": "is not started"}
+_STANDS = {"failed": "failed", "waiting_device": "is not started", "wedged": "cannot be ended"}
 _NOT_COMING = frozenset(_STANDS)
 """States that end a wait: a person has to do something, although the daemon goes on trying."""
 AWAY = 10.0

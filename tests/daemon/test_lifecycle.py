@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import lifecycle
+from orchestrator.decision import Decision
 from orchestrator.lifecycle import COMING, GONE, TRANSITIONS, EngineFacts, Situation, Step, allowed, decide
+from orchestrator.lifecycle_drawing import redrawn
 from orchestrator.views import State
 
 
@@ -27,17 +28,15 @@ def situation(
     return Situation(running, wanted, engines, serving, retry_in, parked, stuck_in)
 
 
-def test_the_drawing_shows_the_table() -> None:
-    drawing = (Path(lifecycle.__file__).parent / "design.md").read_text()
-    drawn = re.findall(r"^ {4}(\w+) --> (\w+)$", drawing, re.MULTILINE)
-    assert len(drawn) == len(set(drawn))
-    assert set(drawn) == {(a.value, b.value) for a, after in TRANSITIONS.items() for b in after}
+def test_the_drawing_is_of_the_table() -> None:
+    page = (Path(lifecycle.__file__).parent / "design.md").read_text()
+    assert page == redrawn(page), "`make drawing` draws it anew"
 
 
 def test_every_state_can_be_left_but_the_last() -> None:
     assert {s for s, after in TRANSITIONS.items() if not after} == {State.STOPPED}
     assert set(TRANSITIONS) == set(State) - {State.WAITING_DEVICE, State.IDLE}, "which are no engine's states"
-    for state in set(TRANSITIONS) - {State.STOPPED, State.STOPPING, State.FAILED}:
+    for state in set(TRANSITIONS) - {State.STOPPED, State.STOPPING, State.FAILED, State.WEDGED}:
         assert allowed(state, State.STOPPING), state
         assert allowed(state, State.FAILED), state
     assert not allowed(State.LOADING, State.READY)  # never ready without having been proven
@@ -79,6 +78,23 @@ def test_every_state_can_be_left_but_the_last() -> None:
             Step.STOP,
             "superseded",
         ),
+        # a wedged engine is in nobody's way, and is looked at again when there is nothing else to do
+        (situation(EngineFacts(1, State.WEDGED, "a", 9.0)), Step.START, "not_running"),
+        (situation(EngineFacts(1, State.WEDGED, "a", 0.0), retry_in=3.0), Step.CLEAN, "engine_wedged"),
+        (situation(EngineFacts(1, State.WEDGED, "a", 9.0), retry_in=3.0), Step.WAIT, "backing_off"),
+        (situation(EngineFacts(1, State.WEDGED, "a", 9.0), running=False), Step.WAIT, "engine_wedged"),
+        (situation(EngineFacts(1, State.WEDGED, "a"), running=False), Step.CLEAN, "engine_wedged"),
+        (situation(EngineFacts(1, State.WEDGED, "a"), running=False, stuck_in=1.0), Step.WAIT, "backing_off"),
+        (
+            situation(EngineFacts(1, State.WEDGED, "a", 9.0), EngineFacts(2, State.READY, "a"), serving=2),
+            Step.SETTLED,
+            "serving",
+        ),
+        (
+            situation(EngineFacts(1, State.WEDGED, "a"), EngineFacts(2, State.LOADING, "a")),
+            Step.CONTINUE,
+            "start_unfinished",
+        ),
     ],
 )
 def test_the_next_step(given_: Situation, step: Step, reason: str) -> None:
@@ -106,6 +122,44 @@ situations = st.builds(
     retry_in=st.none(),
     parked=st.just(False),
 )
+
+
+@given(situations, st.floats(0.0, 5.0), st.booleans(), st.sampled_from([None, "held"]))
+def test_no_step_is_ever_decided_that_must_not_be_taken(now: Situation, wait: float, parked: bool, held: str) -> None:
+    """`forbidden` says what may never be done, `decide` what is done: written apart, they agree everywhere that
+    `broken` lets exist."""
+    for there in (now, replace(now, retry_in=wait, parked=parked, held=held), replace(now, stuck_in=wait)):
+        if lifecycle.broken(there) is None:
+            assert lifecycle.forbidden(there, decide(there)) is None, there
+
+
+@pytest.mark.parametrize(
+    ("there", "step", "about", "why"),
+    [
+        (situation(EngineFacts(1, State.FAILED, "a")), Step.START, None, "generation 1 is there (failed)"),
+        (situation(EngineFacts(1, State.READY, "a")), Step.SWITCH, None, "nothing serves"),
+        (
+            situation(EngineFacts(1, State.READY, "b"), EngineFacts(2, State.STOPPING, "a"), serving=1),
+            Step.SWITCH,
+            None,
+            "generation 2 is in the way (stopping)",
+        ),
+        (situation(EngineFacts(1, State.FAILED, "a")), Step.CONTINUE, 1, "generation 1 cannot go on"),
+        (situation(EngineFacts(1, State.WEDGED, "a")), Step.STOP, 1, "generation 1 cannot be stopped"),
+        (situation(EngineFacts(1, State.READY, "a")), Step.CLEAN, 1, "generation 1 has not failed"),
+        (situation(running=False), Step.START, None, "nothing is to run"),
+    ],
+)
+def test_what_may_never_be_done(there: Situation, step: Step, about: int | None, why: str) -> None:
+    assert lifecycle.forbidden(there, Decision(step, "wrong", {"generation": about})) == why
+
+
+def test_what_can_never_be() -> None:
+    twice = situation(EngineFacts(1, State.READY, "a"), EngineFacts(1, State.LOADING, "a"))
+    assert lifecycle.broken(twice) == "two engines of one generation: [1, 1]"
+    dead = situation(EngineFacts(1, State.FAILED, "a"), serving=1)
+    assert lifecycle.broken(dead) == "generation 1 serves, and is failed"
+    assert lifecycle.broken(situation(EngineFacts(1, State.READY, "a"), serving=1)) is None
 
 
 @given(situations)

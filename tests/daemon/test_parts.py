@@ -276,23 +276,6 @@ async def test_a_plan_on_several_devices_claims_each_of_them() -> None:
     assert {a.memory_free for a in admission.facts_for("other").accelerators} == {500, 300}
 
 
-async def test_who_gives_up_waiting_for_one_device_leaves_the_queue_of_the_other() -> None:
-    both = facts(
-        HOST_RESERVE, gpu("0000:01:00.0", 500, "nvidia.com/gpu=0"), gpu("0000:02:00.0", 500, "nvidia.com/gpu=1")
-    )
-    admission = Admission(lambda: both)
-    first, busy = (admission._queues.setdefault(pci, asyncio.Lock()) for pci in ("0000:01:00.0", "0000:02:00.0"))
-    await busy.acquire()
-    waits = asyncio.create_task(admission.reserve("big", a_plan(1, ("nvidia.com/gpu=0", "nvidia.com/gpu=1"))))
-    await until(first.locked, 5, "it holds the first")
-    waits.cancel()
-    await asyncio.wait([waits])
-    busy.release()
-    async with asyncio.timeout(5):
-        await admission.reserve("small", a_plan(1, ("nvidia.com/gpu=0",)))
-    assert admission.promised_bytes() == 1
-
-
 # processes, ports, locks, keys
 
 
