@@ -33,10 +33,14 @@ class ExitWatch:
 
     def kill(self) -> bool:
         """Kill the process, whatever its pid has become since; False when we may not. One that has gone is fine."""
+        return self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send it a signal; as `kill`."""
         if self._fd is None:
             return True
         try:
-            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+            signal.pidfd_send_signal(self._fd, number)
         except ProcessLookupError:
             return True
         except OSError:

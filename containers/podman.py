@@ -218,15 +218,18 @@ class Podman:
                 error.hint = cdi.hint(await self.version())
             raise
 
-    async def stop(self, container: str, timeout: float) -> None:
-        """Ask the workload to end and kill it after `timeout` seconds; one that ended already is fine."""
+    async def stop(self, container: str, timeout: float, *, limit: float | None = None) -> None:
+        """Ask the workload to end and kill it after `timeout` seconds; one that ended already is fine.
+
+        `limit` is the call's deadline in seconds, by default that of any call and the `timeout`.
+        """
         grace = math.ceil(timeout)
         await self._post(
             f"stop the container {container}",
             container,
             "stop",
             {"timeout": str(grace)},
-            self.call_timeout + grace,
+            self.call_timeout + grace if limit is None else limit,
         )
 
     async def kill(self, container: str, signal: str = "SIGKILL") -> bool:

@@ -78,6 +78,26 @@ def workload_alive(pid: int | None, conmon: int | None, container: str, *, root:
     return in_container(found.pid, container, root=root)
 
 
+def members(container: str, *, root: Path = PROC) -> tuple[Process, ...]:
+    """The live processes in the control group of the container with this id. Looks at every process there is."""
+    found = []
+    for folder in root.glob("[0-9]*"):
+        if in_container(int(folder.name), container, root=root):
+            one = process(int(folder.name), root=root)
+            if one is not None and one.alive:
+                found.append(one)
+    return tuple(sorted(found, key=lambda one: one.pid))
+
+
+def waits_in(pid: int, *, root: Path = PROC) -> str | None:
+    """The kernel function that a process waits in; None when it waits in none or that cannot be seen."""
+    try:
+        text = (root / str(pid) / "wchan").read_text(errors="replace").strip()
+    except OSError:
+        return None
+    return None if text in ("", "0") else text[:64]
+
+
 def in_container(pid: int, container: str, *, root: Path = PROC) -> bool:
     """Whether the control group of a process is that of the container with this id, not its conmon's."""
     try:

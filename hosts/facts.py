@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SCHEMA = 1
+QUARANTINED = "quarantined"
+"""The detail of an accelerator that is left alone for now; its value says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from containers import labels as container_labels
-from containers.errors import ContainerError
 from containers.labels import Labels
 from containers.podman import Podman
 from containers.spec import ContainerState
@@ -30,6 +28,7 @@ from orchestrator.errors import DatabaseFailed
 from orchestrator.plan import Plan
 from orchestrator.runner import Runner
 from orchestrator.runtimes import adapter
+from orchestrator.stopping import ladder
 from orchestrator.views import Desired, State
 
 HEALTH_LIMIT = 2.0
@@ -230,8 +229,7 @@ class Adopter:
         if one.container.alive and one.labels is not None:
             await self._c.gateway.drain(one.labels.engine, self._c.timing.drain, self._c.routing.revision)
         if one.container.alive:
-            with suppress(ContainerError):  # the forced removal that follows is the answer to a stop that fails
-                await self._podman.stop(one.container.id, self._c.timing.stop_grace)
+            await ladder.end(self._podman, self._c.clock, one.container.id, self._c.timing.stop_grace)
         await self._podman.remove(one.container.id)
         if one.labels is not None:
             await asyncio.to_thread(remove_files, self._c.paths, one.labels.engine)

@@ -45,6 +45,8 @@ from orchestrator.paths import Paths
 from orchestrator.planning import Planning
 from orchestrator.routing import RoutingTable
 from orchestrator.runner import Identity, Runner
+from orchestrator.stopping.clearing import Clearing, Sightings
+from orchestrator.stopping.quarantine import Quarantine
 from orchestrator.store import DesiredRow, Store
 from orchestrator.timing import Timing
 from orchestrator.turns import Turns
@@ -149,6 +151,19 @@ async def assemble(
         planning = Planning(
             paths, config, admission, podman, clock, images=images, timing=timing, measured=lambda: observing.known
         )
+        gate = DeviceGate(host.facts, planning.on_cpu)
+        sightings, quarantine = Sightings(), Quarantine(issues, host.set_quarantined)
+        host.listeners += [sightings.on_sample, quarantine.on_sample]
+        clearing = Clearing(
+            read=host.read,
+            facts=host.facts,
+            taken=gate.taken,
+            sightings=sightings,
+            quarantine=quarantine,
+            journal=journal,
+            clock=clock,
+            timing=timing,
+        )
         runner = Runner(
             podman=podman,
             paths=paths,
@@ -162,6 +177,8 @@ async def assemble(
             log_bytes=lambda: planning.log_bytes,
             marks=marks,
             refresh=host.read,
+            clearing=clearing,
+            journal=journal,
         )
         routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)
         guard = Guard(
@@ -174,7 +191,6 @@ async def assemble(
             clock=clock,
             timing=timing,
         )
-        gate = DeviceGate(host.facts, planning.on_cpu)
         needs = DeviceWait(
             facts=host.facts,
             probe=host.probe,

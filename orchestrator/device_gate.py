@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hosts.device_health import WELL, Health, Verdict
-from hosts.facts import HostFacts
+from hosts.facts import QUARANTINED, Accelerator, HostFacts
 from orchestrator import device_policy
 from orchestrator.deployment import Deployment
 from orchestrator.device_policy import Gpu, Start, Wish
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan
 from orchestrator.views import Why
+
+HELD = "gpu_memory_held"
 
 
 class DeviceGate:
@@ -37,6 +39,7 @@ class DeviceGate:
                 seen[pci].devices if pci in seen else (),
                 self.verdicts.get(pci, WELL),
                 seen=pci in seen,
+                held=_held(seen[pci]) if pci in seen else None,
             )
             for pci in sorted(seen.keys() | self.verdicts.keys())
         ]
@@ -47,7 +50,8 @@ class DeviceGate:
 
     def bar(self, deployment: Deployment) -> Why | None:
         """Why the deployment must not be started now; None when nothing is in the way."""
-        if self.mismatch is None and not any(v.health is Health.LOST for v in self.verdicts.values()):
+        lost = any(v.health is Health.LOST for v in self.verdicts.values())
+        if self.mismatch is None and not lost and not any(_held(a) for a in self._facts().accelerators):
             return None
         wish = Wish(
             cpu=self._on_cpu(deployment.entry),
@@ -59,5 +63,13 @@ class DeviceGate:
         if decision.reason == Health.DRIVER_MISMATCH.value and self.mismatch is not None:
             return Why(decision.reason, self.mismatch.text, self.mismatch.hint)
         pci = str(decision.evidence["gpu"])
+        if decision.reason == HELD:
+            held = next(gpu.held for gpu in self.gpus() if gpu.pci == pci)
+            return Why(HELD, held or "", "`outrider issues` names who holds it; it starts by itself when that is gone")
         verdict = self.verdicts[pci]
         return Why(decision.reason, f"GPU {pci}: {verdict.text}", verdict.hint)
+
+
+def _held(gpu: Accelerator) -> str | None:
+    text = gpu.details.get(QUARANTINED)
+    return text if isinstance(text, str) else None

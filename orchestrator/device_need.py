@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hosts.facts import Accelerator, HostFacts
+from hosts.facts import QUARANTINED, Accelerator, HostFacts
 from orchestrator.catalogue.types import ImageEntry
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan
@@ -133,12 +133,19 @@ def nearly(wanted: Need, facts: HostFacts) -> str | None:
         return None
     names = ", ".join(str(Device.of(a)) for a in seen)
     lost = any(a.details.get("health") == "lost" for a in seen)
+    held = next((a.details[QUARANTINED] for a in seen if QUARANTINED in a.details), None)
+    if held is not None:
+        return f"{names} is left alone for now: {held}"
     return f"{names} {'is lost' if lost else 'has no device node or CDI name yet'}"
 
 
 def _usable(facts: HostFacts) -> tuple[Accelerator, ...]:
     """Accelerators that work, and that a container can be given."""
-    return tuple(a for a in facts.accelerators if a.devices and a.details.get("health") != "lost")
+    return tuple(
+        a
+        for a in facts.accelerators
+        if a.devices and a.details.get("health") != "lost" and QUARANTINED not in a.details
+    )
 
 
 def _vendors(images: Sequence[ImageEntry]) -> str:

@@ -44,6 +44,8 @@ class Gpu:
     devices: tuple[str, ...]
     verdict: Verdict
     seen: bool = True
+    held: str | None = None
+    """Why it is left alone for now (`orchestrator.stopping.quarantine`)."""
 
     def taken_by(self, devices: Sequence[str]) -> bool:
         """Whether a container with these devices has this GPU."""
@@ -79,6 +81,9 @@ def start(wish: Wish, gpus: Sequence[Gpu], mismatch: bool) -> Decision[Start]:
         lost = []
     if lost:
         return Decision(Start.HOLD, "gpu_lost", {"gpu": lost[0].pci})
+    held = next((gpu for gpu in gpus if gpu.held is not None), None)
+    if held is not None and wish.devices != () and all(gpu.held or gpu.verdict.health is Health.LOST for gpu in gpus):
+        return Decision(Start.HOLD, "gpu_memory_held", {"gpu": held.pci})  # with another one a new plan is made
     return Decision(Start.GO, "devices_well")
 
 

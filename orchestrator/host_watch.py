@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hosts import amd_sysfs, cdi, gpu_users, nvidia
 from hosts.device_health import Health, Verdict
-from hosts.facts import Accelerator, HostFacts, Problem
+from hosts.facts import QUARANTINED, Accelerator, HostFacts, Problem
 from hosts.probe import probe
 from hosts.ring import Ring
 from hosts.roots import Roots
@@ -42,6 +42,7 @@ class HostWatch:
         self._reading = asyncio.Lock()
         self._own: tuple[Problem, ...] = ()
         self._probes = 0
+        self._quarantined: dict[str, str] = {}
         self._cdi: cdi.Signature | None = None
         """The CDI files as they were before the last look at the machine; None: nobody knows."""
 
@@ -58,7 +59,15 @@ class HostWatch:
 
     def facts(self) -> HostFacts:
         """The facts with the last reading of free memory."""
-        return self._facts
+        if not self._quarantined:
+            return self._facts
+        return dataclasses.replace(
+            self._facts, accelerators=tuple(_left_alone(a, self._quarantined) for a in self._facts.accelerators)
+        )
+
+    def set_quarantined(self, devices: Mapping[str, str]) -> None:
+        """Show which GPUs are left alone for now, by PCI address, each with its sentence."""
+        self._quarantined = dict(devices)
 
     def watch(self, engines: Callable[[], Sequence[Watched]]) -> None:
         """Say whose memory and processes are to be told from strangers' from now on."""
@@ -154,6 +163,11 @@ class HostWatch:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._telemetry.close)
+
+
+def _left_alone(gpu: Accelerator, quarantined: Mapping[str, str]) -> Accelerator:
+    text = quarantined.get(gpu.pci)
+    return gpu if text is None else dataclasses.replace(gpu, details={**gpu.details, QUARANTINED: text})
 
 
 def _judged(gpu: Accelerator, verdict: Verdict) -> Accelerator:

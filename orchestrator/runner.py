@@ -30,6 +30,7 @@ from orchestrator.crash_points import Place, reached
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
 from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
+from orchestrator.events import Journal
 from orchestrator.finishing import finished
 from orchestrator.gateway_link import Drained, GatewayLink
 from orchestrator.loading_marks import LoadingMarks
@@ -37,6 +38,8 @@ from orchestrator.model_files import check_mounted
 from orchestrator.paths import Paths
 from orchestrator.plan import KEY, PORT, SOCKET_FOLDER
 from orchestrator.runtimes import adapter, diagnose
+from orchestrator.stopping import ladder
+from orchestrator.stopping.clearing import Clearing
 from orchestrator.timing import Timing
 from orchestrator.views import State
 
@@ -50,8 +53,6 @@ its first moments, as process 1 of its container and without a handler yet, the 
 EXIT_LIMIT = 2.0
 """Seconds that Podman may take to know how a process ended: its end is seen before conmon has told."""
 EXIT_STEP = 0.02
-GONE_LIMIT = 10.0
-"""Seconds that a removed container's process may take to vanish before the engine counts as wedged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,8 @@ class Runner:
         log_bytes: Callable[[], int],
         marks: LoadingMarks,
         refresh: Callable[[], Awaitable[None]] | None = None,
+        clearing: Clearing | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.podman = podman
         self.paths = paths
@@ -119,6 +122,8 @@ class Runner:
         self._log_bytes = log_bytes
         self._marks = marks
         self._refresh = refresh
+        self._clearing = clearing
+        self._journal = journal
 
     # up
 
@@ -376,22 +381,21 @@ class Runner:
         return await self.gateway.drain(engine.id, self.timing.drain, revision)
 
     async def take_down(self, engine: Engine) -> None:
-        """Stop and remove the container, then the engine's files. Repeating it is harmless.
+        """Stop and remove the container, wait until its memory is free, then remove the engine's files.
 
-        Raises `EngineFailed` `wedged` when the process outlives a forced removal.
+        Repeating it is harmless. Raises `ContainerError` while Podman cannot remove the container, and `EngineFailed`
+        `wedged` with the holders when processes or memory outlive it.
         """
         if engine.container_id is None:
             # a create that was cut off may have made a container all the same
             engine.container_id = await self._unrecorded(engine)
         if engine.container_id is not None:
-            pid = engine.pid
-            grace = self.timing.stop_grace if engine.ready_at is not None else UNPROVEN_GRACE
-            await self._stop(engine.container_id, min(grace, self.timing.stop_grace))
+            await self._end(engine, engine.container_id)
             reached(Place.STOPPED)
             await self.podman.remove(engine.container_id)
             reached(Place.REMOVED)
-            if pid is not None and engine.watch is not None:
-                await self._gone(engine)
+            if self._clearing is not None:
+                await self._clearing.wait(engine)
         engine.unfollow()
         if engine.port is not None:
             await asyncio.to_thread(self.ports.give_back, engine.port)
@@ -402,28 +406,20 @@ class Runner:
         self.admission.forget(engine.id)
         await self._marks.lift(engine.deployment, engine.generation)
 
-    async def _stop(self, container: str, grace: float) -> None:
-        state = await self.podman.inspect(container)
-        if state is not None and state.alive:
-            with suppress(ContainerError):  # the forced removal that follows is the answer to a stop that fails
-                await self.podman.stop(container, grace)
+    async def _end(self, engine: Engine, container: str) -> None:
+        """The stop ladder; what was unusual about it is told."""
+        grace = self.timing.stop_grace if engine.ready_at is not None else UNPROVEN_GRACE
+        grace = min(grace, self.timing.stop_grace)
+        ended = await ladder.end(self.podman, self.clock, container, grace, watch=engine.watch, exited=engine.exited)
+        text = ladder.unusual(engine.name, ended)
+        if text is not None and self._journal is not None:
+            evidence = {"generation": engine.generation, "rung": ended.rung.value, "seconds": ended.seconds}
+            evidence |= {} if ended.podman is None else {"podman": ended.podman}
+            self._journal.emit("stop", "stop_escalated", text, deployment=engine.deployment, evidence=evidence)
 
     async def _unrecorded(self, engine: Engine) -> str | None:
         found: tuple[ContainerState, ...] = await self.podman.containers({container_labels.ENGINE: engine.id})
         return found[0].id if found else None
-
-    async def _gone(self, engine: Engine) -> None:
-        try:
-            async with asyncio.timeout(GONE_LIMIT):
-                await engine.exited.wait()
-        except TimeoutError:
-            raise EngineFailed(
-                "wedged",
-                f"{engine.name}: process {engine.pid} outlived the removal of its container",
-                retryable=False,
-                hint=f"look at `ps -o pid,stat,wchan,cmd -p {engine.pid}`; a D state often means the GPU driver hangs",
-                evidence={"pid": engine.pid},
-            ) from None
 
 
 def _filled(text: str, values: dict[str, str]) -> str:

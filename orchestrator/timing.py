@@ -28,6 +28,7 @@ class Timing:
     stop_grace: float = 10.0
     shutdown: float = 30.0
     cut_off: float = 20.0  # an engine that listens inside and is dead from outside is given up after so long
+    memory_free: float = 30.0  # after a stop, until its memory is free; then the device is quarantined
     guard_kill: float = 2.0  # memory is short -> the engine's process has gone; the bar of the memory guard
 
     # not before what matters has begun: never scaled
@@ -45,6 +46,7 @@ class Timing:
     disk_period: float = 30.0
     governor_period: float = 1.0
     guard_period: float = 0.4
+    memory_step: float = 0.25  # between two looks at memory that is to come free
     guard_calm: float = 5.0  # memory is short no longer when it has been enough for so long
     rate_window: float = 10.0
     backoff_first: float = 1.0
@@ -83,6 +85,7 @@ _SCALED = (
     "disk_period",
     "governor_period",
     "guard_period",
+    "memory_step",
     "guard_calm",
     "rate_window",
     "backoff_first",

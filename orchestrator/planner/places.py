@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hosts.facts import Accelerator, HostFacts
+from hosts.facts import QUARANTINED, Accelerator, HostFacts
 from orchestrator.catalogue.types import Catalogue, ImageEntry
 from orchestrator.models import Variant
 from orchestrator.planner.wishes import Preferences
@@ -64,11 +64,14 @@ def of_host(facts: HostFacts, wanted: ImageEntry | None) -> Places:
     if not facts.accelerators or (wanted is not None and wanted.vendor is None):
         return Places(((),))
     gone = [d for d in facts.accelerators if d.details.get("health") == "lost"]
+    held = [d for d in facts.accelerators if QUARANTINED in d.details and d not in gone]
     unnamed = [d for d in facts.accelerators if not d.devices and d not in gone]
-    alive = [d for d in facts.accelerators if d not in gone and d not in unnamed]
+    alive = [d for d in facts.accelerators if d not in gone and d not in unnamed and d not in held]
     why: list[tuple[str, str]] = []
     if gone:
         why.append(("device_lost", f"lost until the machine is restarted: {_listed(gone)}"))
+    if held:
+        why.append(("device_quarantined", f"left alone for now: {_listed(held)}: {held[0].details[QUARANTINED]}"))
     if unnamed:
         text = f"no container can be given {_listed(unnamed)}: it has no device node or CDI name"
         why.append((DEVICE_UNNAMED, text))

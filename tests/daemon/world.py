@@ -232,7 +232,7 @@ class Containers:
     async def inspect(self, container: str) -> ContainerState | None:
         return next((s for s in self.states if s.id == container), None)
 
-    async def stop(self, container: str, timeout: float) -> None:
+    async def stop(self, container: str, timeout: float, *, limit: float | None = None) -> None:
         if container in self.unstoppable:
             raise PodmanFailed("container state improper")
         self.stopped.append(container)
