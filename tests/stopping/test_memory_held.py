@@ -139,7 +139,7 @@ async def test_memory_that_does_not_come_back_quarantines_the_gpu_and_names_the_
     assert failed.evidence["after_s"] >= QUICK.memory_free
     assert f"memory is held on GPU {ONE}: process {HOLDER}" in failed.text
     assert engine in world.d.engines, "what holds memory is not gone"
-    assert world.actor.view().state is not State.STOPPED
+    assert engine.state is State.WEDGED
     issue = next(i for i in world.issues.list() if i.code == ISSUE)
     assert (issue.subject, issue.evidence["engine"]) == (ONE, engine.name)
     assert f"process {HOLDER} (python3, has ended, 18.00 GiB)" in issue.text
