@@ -21,6 +21,7 @@ from hosts.roots import Roots
 from orchestrator import image_pulls, locks
 from orchestrator.actor import Actor
 from orchestrator.admission import Admission
+from orchestrator.automation import Automation
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.context import Context
@@ -199,8 +200,11 @@ async def assemble(
             memory=store,
             issues=issues,
         )
+        automation = Automation()
+        for row in await store.paused():
+            automation.pause(row.name, row.author)
         shared = (paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
-        context = Context(*shared, marks, guard, images, gate, needs, Turns())
+        context = Context(*shared, marks, guard, images, gate, needs, Turns(), automation)
         known = (config, version, boot, podman, host, roots, planning)
         desired = await store.desired()
         return Parts(*known, context, guard, jobs, gate, observing, desired, revive, closing.pop_all())

@@ -16,6 +16,7 @@ class Automation:
 
     def __init__(self) -> None:
         self._paused: dict[str, str] = {}
+        self._withheld: set[tuple[str, str]] = set()
 
     def pause(self, name: str, author: str) -> None:
         """Keep hands off this deployment, or off all (`EVERYTHING`)."""
@@ -27,7 +28,17 @@ class Automation:
             self._paused.clear()
         else:
             self._paused.pop(name, None)
+        self._withheld = {key for key in self._withheld if self.paused(key[0]) is not None}
 
     def paused(self, name: str) -> str | None:
         """Who paused this deployment, or all of them; None when Outrider may act."""
         return self._paused.get(name) or self._paused.get(EVERYTHING)
+
+    def withhold(self, name: str, action: str) -> str | None:
+        """Like `paused`, but only the first time that this action is withheld while the pause lasts: for whoever says
+        in the journal what would have been done, and asks again at every look."""
+        author = self.paused(name)
+        if author is None or (name, action) in self._withheld:
+            return None
+        self._withheld.add((name, action))
+        return author

@@ -25,6 +25,7 @@ from orchestrator.views import (
     JobView,
     MeasuredView,
     ModelView,
+    PauseView,
     PinView,
     PruneResult,
     ReloadResult,
@@ -101,6 +102,16 @@ class Facade(Protocol):
     async def why(self, name: str, *, since_s: float | None = None) -> Story:
         """What happened to a deployment, from which evidence, what was done, what comes next: of the last `since_s`
         seconds, else since a person last said what they want. Raises NotFound."""
+
+    async def pauses(self) -> Sequence[PauseView]:
+        """What Outrider keeps its hands off, oldest first."""
+
+    async def pause(self, name: str | None, *, author: str) -> Sequence[PauseView]:
+        """Do nothing by itself to a deployment, or (None) to any, over restarts of the daemon too. What a person
+        asks for is done as ever. Raises NotFound."""
+
+    async def resume(self, name: str | None, *, author: str) -> Sequence[PauseView]:
+        """Act by itself again. Raises NotFound, and Refused for one deployment while everything is paused."""
 
     async def engines(self) -> Sequence[EngineView]: ...
     async def jobs(self) -> Sequence[JobView]: ...

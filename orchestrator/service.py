@@ -32,6 +32,7 @@ from orchestrator.reloading import Reloading
 from orchestrator.supervise import Loops
 from orchestrator.telemetry import TelemetryView, watched
 from orchestrator.telling.desk import Desk, Told
+from orchestrator.telling.pausing import Pausing
 from orchestrator.verbs import Verbs
 from orchestrator.views import (
     DeploymentView,
@@ -105,7 +106,7 @@ class Outrider(Told):
             add=self.add_model,
         )
         self._verbs = Verbs(self._c, self._registry)
-        self._desk = Desk(self._c, self._registry)
+        self._desk, self._pausing = Desk(self._c, self._registry), Pausing(self._c, self._registry)
         self._started_at = self._c.clock.now()
         self.ended = asyncio.Event()
         """Set when somebody asked the daemon to end."""

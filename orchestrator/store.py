@@ -33,6 +33,7 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS desired (
     deployment TEXT PRIMARY KEY, desired TEXT NOT NULL, author TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS drained (deployment TEXT PRIMARY KEY, author TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS paused (name TEXT PRIMARY KEY, author TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS generation (deployment TEXT PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS proven (engine TEXT PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS starts (
@@ -58,6 +59,15 @@ class DesiredRow:
     author: str
     drained: bool = False
     """Whether it is to admit nothing more, until it is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PausedRow:
+    """What a person told Outrider to keep its hands off (`*`: everything), who it was and when (Unix seconds)."""
+
+    name: str
+    author: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +148,22 @@ class Store:
         """It admits again."""
         await self._write("DELETE FROM drained WHERE deployment = ?", (deployment,))
 
+    async def paused(self) -> Sequence[PausedRow]:
+        """What Outrider is to keep its hands off; a name, or `*` for everything."""
+        return [PausedRow(*row) for row in await self._read("SELECT name, author, at FROM paused ORDER BY at, name")]
+
+    async def set_paused(self, name: str, author: str, at: float) -> None:
+        await self._write("INSERT OR REPLACE INTO paused VALUES (?, ?, ?)", (name, author, at))
+
+    async def clear_paused(self, name: str | None) -> None:
+        """It may act again; with None, everywhere."""
+        await self._write("DELETE FROM paused WHERE name = ?1 OR ?1 IS NULL", (name,))
+
     async def forget(self, deployment: str) -> None:
         """Forget what was desired of a deployment that is no longer defined, and where it ran. Its generations
         go on counting."""
         await self.clear_drained(deployment)
+        await self.clear_paused(deployment)
         await self._write("DELETE FROM desired WHERE deployment = ?", (deployment,))
         await self._write("DELETE FROM devices WHERE deployment = ?", (deployment,))
 

@@ -247,6 +247,16 @@ class ImageView:
     needs: ImageNeedsView | None
 
 
+@dataclass(frozen=True, slots=True)
+class PauseView:
+    """What Outrider keeps its hands off because a person said so: a deployment, or everything (None); since `at`
+    (Unix seconds)."""
+
+    deployment: str | None
+    author: str
+    at: float
+
+
 class JobState(StrEnum):
     """A long API call's state."""
 

@@ -54,7 +54,7 @@ def _deployment_row(view: Mapping[str, Any]) -> tuple[str, ...]:
         why = f"{why} (tried again {after(view['next_attempt_s'])})"
     return (
         view["deployment"],
-        f"{view['state']}{' (drifted)' if view.get('drifted') else ''}",
+        f"{view['state']}{' (drifted)' if view.get('drifted') else ''}{' (paused)' if view.get('paused_by') else ''}",
         view["desired"],
         str(engine.get("generation", "-")),
         engine.get("runtime", "-"),

@@ -196,6 +196,11 @@ def _deployments(found: Sequence[DeploymentView]) -> Iterator[Metric]:
     yield each("outrider_deployment_in_flight", "Requests that engines work on.", lambda d: d.in_flight)
     yield each("outrider_deployment_waiting", "Requests that wait for an engine.", lambda d: d.waiting)
     yield each("outrider_deployment_drifted", "Whether the configuration asks for another plan.", lambda d: d.drifted)
+    yield each(
+        "outrider_deployment_paused",
+        "Whether Outrider was told to do nothing by itself.",
+        lambda d: d.paused_by is not None,
+    )
     yield _counter(
         "outrider_deployment_restarts",
         "Restarts after failures.",

@@ -14,7 +14,7 @@ from api.control.problems import documented, json_bytes
 from api.control.sse import EventStream, Message, collect, streamed
 from containers.spec import LogLine
 from orchestrator.telling.story import Story
-from orchestrator.views import DeploymentView, EngineView
+from orchestrator.views import DeploymentView, EngineView, PauseView
 
 router = APIRouter(prefix="/api/v1", tags=["deployments"])
 
@@ -124,6 +124,39 @@ async def why(
     """Its story, made of the journal: what happened, from which evidence, what was done, what comes next, what a
     person can do. What repeats is told once, with how often."""
     return await daemon.why(name, since_s=since_s)
+
+
+@router.put("/deployments/{name}/pause", operation_id="pauseDeployment", summary="Keep hands off it", responses=_CHANGE)
+async def pause(daemon: Daemon, name: ModelName, author: Author = "api") -> Sequence[PauseView]:
+    """Outrider does nothing to it by itself until it is resumed, over restarts of the daemon too. What is asked for is
+    done as ever."""
+    return await daemon.pause(name, author=author)
+
+
+@router.delete(
+    "/deployments/{name}/pause", operation_id="resumeDeployment", summary="Act on it again", responses=_CHANGE
+)
+async def resume(daemon: Daemon, name: ModelName, author: Author = "api") -> Sequence[PauseView]:
+    """Outrider acts by itself again. Refused while everything is paused."""
+    return await daemon.resume(name, author=author)
+
+
+@router.get("/pauses", operation_id="listPauses", summary="What is paused", responses=documented(401))
+async def pauses(daemon: Daemon) -> Sequence[PauseView]:
+    """What Outrider keeps its hands off; `deployment` is null for everything."""
+    return await daemon.pauses()
+
+
+@router.put("/pauses", operation_id="pauseEverything", summary="Keep hands off everything", responses=_CHANGE)
+async def pause_everything(daemon: Daemon, author: Author = "api") -> Sequence[PauseView]:
+    """Outrider does nothing by itself on this host until it is resumed."""
+    return await daemon.pause(None, author=author)
+
+
+@router.delete("/pauses", operation_id="resumeEverything", summary="Act again", responses=_CHANGE)
+async def resume_everything(daemon: Daemon, author: Author = "api") -> Sequence[PauseView]:
+    """Outrider acts by itself again, on what was paused by itself too."""
+    return await daemon.resume(None, author=author)
 
 
 @router.get("/engines", operation_id="listEngines", summary="All engines", responses=documented(401))

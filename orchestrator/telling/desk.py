@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from orchestrator.context import Context
 from orchestrator.registry import Registry
+from orchestrator.telling.pausing import Pausing
 from orchestrator.telling.story import Entry, Story, tell
+from orchestrator.views import PauseView
 
 KEPT = 3000
 """Journal entries that a story is made of, at most."""
@@ -34,6 +37,18 @@ class Told:
     """The verbs of `orchestrator.facade` that tell; a part of `orchestrator.service.Outrider`."""
 
     _desk: Desk
+    _pausing: Pausing
 
     async def why(self, name: str, *, since_s: float | None = None) -> Story:
         return await self._desk.why(name, since_s=since_s)
+
+    async def pauses(self) -> Sequence[PauseView]:
+        return await self._pausing.list()
+
+    async def pause(self, name: str | None, *, author: str) -> Sequence[PauseView]:
+        await self._pausing.pause(name, author)
+        return await self._pausing.list()
+
+    async def resume(self, name: str | None, *, author: str) -> Sequence[PauseView]:
+        await self._pausing.resume(name, author)
+        return await self._pausing.list()

@@ -21,6 +21,8 @@ LONGEST_CYCLE = 12
 """Entries of one attempt, at most, that is known again when it repeats."""
 _HOST_KINDS = frozenset({"daemon", "podman", "device", "guard", "adoption"})
 """Entries about the host that are part of every deployment's story."""
+_FOR_ALL = frozenset({"paused", "resumed"})
+"""Codes of what a person may say of all deployments at once."""
 _BEGINNINGS = frozenset({"desired_running", "desired_stopped", "desired_on_demand", "start_forced"})
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 
@@ -107,7 +109,7 @@ def tell(
 def _about(event: Event, name: str) -> bool:
     if event.deployment is not None:
         return event.deployment == name
-    return event.kind in _HOST_KINDS or event.evidence.get("subject") == name
+    return event.kind in _HOST_KINDS or event.code in _FOR_ALL or event.evidence.get("subject") == name
 
 
 def _beginning(mine: Sequence[Entry], since_s: float | None) -> int:

@@ -44,8 +44,12 @@ def _beat(beat: Mapping[str, Any]) -> Iterator[str]:
     if beat["times"] > 1:
         again = f" ({beat['times']} times, last {ago(beat['last_ago_s'])})"
     yield f"  {ago(beat['ago_s']):<{_WIDTH}} {_MARKS.get(beat['part'], '-')} {beat['text']}{again}"
+    numbers = [item["text"] for item in beat["seen"] if item["name"] != "log"]
+    if numbers:
+        yield f"  {'':<{_WIDTH}}   seen: {'; '.join(numbers)}"
     for item in beat["seen"]:
-        yield f"  {'':<{_WIDTH}}     seen: {item['text']}"
+        if item["name"] == "log":
+            yield f"  {'':<{_WIDTH}}   {item['text']}"
 
 
 def _list(heading: str, items: Any) -> Iterator[str]:

@@ -82,38 +82,64 @@ _ENDINGS = {
 """What `stopped` gives as its reason, in words."""
 
 
+_FOUND_REASONS = {
+    "not_running": "it no longer ran",
+    "conmon_dead": "nothing watched over it any more (its conmon was gone), so its end would not have been seen",
+    "plan_unreadable": "its plan could not be read from its labels",
+    "key_lost": "its key is lost, so nobody could talk to it",
+    "not_defined": "no model of this name is defined any more",
+    "desired_stopped": "a person wants it stopped",
+    "superseded": "a newer engine of the same model runs",
+}
+"""Why a new daemon removes what a former one had left."""
+
+
+def _split(event: Event, mark: str) -> tuple[str, str]:
+    """What stands before and after a mark in an entry's text."""
+    before, _, behind = event.text.partition(mark)
+    return before, behind
+
+
+def _method(text: str) -> str:
+    """A runtime and its method in words."""
+    return text.replace(" with none (0 tokens)", " without speculation").removesuffix(" with none") + (
+        " without speculation" if text.endswith(" with none") else ""
+    )
+
+
 def _stopped(event: Event) -> str:
-    name, _, reason = event.text.partition(" is gone (")
+    name, reason = _split(event, " is gone (")
     reason = reason.rstrip(")")
     return f"{name} is gone, its memory and files too ({_ENDINGS.get(reason, reason.replace('_', ' '))})"
 
 
 def _starting(event: Event) -> str:
-    name, _, what = event.text.partition(": ")
-    return f"{name} is started: {what}"
+    name, what = _split(event, ": ")
+    return f"{name} is started: {_method(what)}"
 
 
 def _proving(event: Event) -> str:
-    name, _, what = event.text.partition(": ")
-    return f"{name}, which was found on its way, is proven again: {what}"
+    name, what = _split(event, ": ")
+    return f"{name}, which was found on its way, is brought up to its end: {_method(what)}"
 
 
 def _ready(event: Event) -> str:
     seconds = event.evidence.get("seconds")
     took = f" after {duration(seconds)}" if isinstance(seconds, int | float) else ""
-    name = event.text.partition(" is ready")[0]
-    return f"{name} answered correctly and serves{took}"
+    return f"{_split(event, ' is ready')[0]} answered correctly and serves{took}"
 
 
 def _planned(event: Event) -> str:
     memory = event.evidence.get("expected_bytes")
     room = f"; {size(memory)} of memory expected" if isinstance(memory, int | float) else ""
-    return f"the plan is {_bare(event)}{room}"
+    cause, by = event.evidence.get("cause"), event.evidence.get("by")
+    why = f", because of {str(cause).replace('_', ' ')} by {by}" if cause not in (None, "no_plan") else ""
+    return f"the plan is {_method(_bare(event))}{room}{why}"
 
 
 def _drained(event: Event) -> str:
-    name, _, what = event.text.partition(": ")
-    return f"{name} takes no more requests, and those it had are answered ({what})"
+    name, _ = _split(event, ": ")
+    return f"{name} takes no more requests, and those it had are answered"
 
 
 def _desired(event: Event) -> str:
@@ -122,8 +148,22 @@ def _desired(event: Event) -> str:
     return f"{by} asked for {wanted[event.code]}"
 
 
+def _daemon_started(event: Event) -> str:
+    return f"a daemon started: {event.text}"
+
+
 def _adopted(event: Event) -> str:
-    return f"a new daemon looked at what the former one had left: {_bare(event)}"
+    """A daemon finds what a former one had left."""
+    reason = str(event.evidence.get("reason", ""))
+    match event.code:
+        case "adopt":
+            return "the daemon took over the engine that a former one had left running: same container, nothing stopped"
+        case "prove":
+            return "the daemon found an engine that a former one had left on its way, and goes on with it"
+        case "remove":
+            return f"the daemon removed what a former one had left: {_FOUND_REASONS.get(reason, reason)}"
+        case _:
+            return _bare(event)
 
 
 _SENTENCES: Mapping[str, Callable[[Event], str]] = {
@@ -139,6 +179,7 @@ _SENTENCES: Mapping[str, Callable[[Event], str]] = {
 }
 _DRAFTS = frozenset({"drafted", "accepted", "engine_says_speculating"})
 """Says nothing of an engine that is not meant to draft."""
+_ADOPTION = frozenset({"reason", "state", "alive"})
 _IN_SENTENCE: Mapping[str, frozenset[str]] = {
     "ready": frozenset({"seconds", "method"}),
     "planned": frozenset({"method", "expected_bytes"}),
@@ -148,14 +189,18 @@ _IN_SENTENCE: Mapping[str, frozenset[str]] = {
 
 def sentence(event: Event) -> str:
     """What an entry says, for a person who reads the story of its deployment."""
+    if event.kind == "adoption":
+        return _adopted(event)
+    if event.kind == "daemon" and event.code == "started":
+        return _daemon_started(event)
     own = _SENTENCES.get(event.code)
-    if own is not None:
-        return own(event)
-    return _adopted(event) if event.kind == "adoption" else _bare(event)
+    return own(event) if own is not None else _bare(event)
 
 
 def told_by_sentence(event: Event) -> frozenset[str]:
     """Names of evidence that need not be said again."""
+    if event.kind == "adoption":
+        return _ADOPTION
     told = _IN_SENTENCE.get(event.code, frozenset())
     return told | _DRAFTS if event.evidence.get("method") == "none" else told
 

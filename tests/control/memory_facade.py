@@ -36,6 +36,7 @@ from orchestrator.views import (
     JobView,
     MeasuredView,
     ModelView,
+    PauseView,
     PinView,
     PrunedThing,
     PruneResult,
@@ -67,6 +68,7 @@ class MemoryFacade:
         self.shutdowns: list[bool] = []
         self.wishes: list[tuple[Wish, bool, Collection[str] | None]] = []
         self.journal: list[Event] = []
+        self.paused: list[PauseView] = []
         self.log_lines = [LogLine("stderr", f"line {n}") for n in range(1, 6)]
         self.table: dict[str, Any] = {"schema": 1, "revision": 1, "owner": "0" * 16, "models": []}
         self.aliases = {"org/SmolLM2": "smollm2"}
@@ -307,6 +309,22 @@ class MemoryFacade:
         self._deployments[name] = dataclasses.replace(self._deployments[name], state=State.DRAINING)
         await self.happen("drained", f"{name}, says {author}", name)
         return self._deployments[name]
+
+    async def pauses(self) -> Sequence[PauseView]:
+        self.fail("pauses")
+        return self.paused
+
+    async def pause(self, name: str | None, *, author: str) -> Sequence[PauseView]:
+        self.fail("pause")
+        known = None if name is None else (await self.deployment(name)).deployment
+        self.paused.append(PauseView(known, author, 1_760_000_000.0))
+        return self.paused
+
+    async def resume(self, name: str | None, *, author: str) -> Sequence[PauseView]:
+        self.fail("resume")
+        known = None if name is None else (await self.deployment(name)).deployment
+        self.paused = [pause for pause in self.paused if known not in (None, pause.deployment)]
+        return self.paused
 
     async def why(self, name: str, *, since_s: float | None = None) -> Story:
         self.fail("why")

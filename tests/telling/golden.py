@@ -41,10 +41,12 @@ _PLACES: tuple[tuple[str, str], ...] = (
     (r"(?m)^  (?:just now|\d+ (?:s|min|h|d) ago) +(?=[?!>+-] )", "  "),  # the column of times
     (r"(its last words: ).*", r"\1WORDS"),
     (r"\bsha256:[0-9a-f]+", "ID"),
+    (r"\boutrider-[0-9a-f]{8}-\S+-\d+-[0-9a-f]{4}\b", "CONTAINER"),
     (r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", "ID"),
     (r"\b[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", "GPU"),
     (r"(?<![\w.])/(?:[\w.@+-]+/)*[\w.@+-]+", "PATH"),
     (r"\bcli:\w+", "cli:USER"),
+    (r"(?m)^ {15,}(?=\S)", "      "),  # what stands under an entry
     (r"\bOutrider \S+ on \S+", "Outrider VERSION on HOST"),
     (r"\b(exit code|XID|Xid|signal|HTTP) (\d+)", r"\1 <\2>"),
     (rf"{_AMOUNT} (?:d {_AMOUNT} h|h {_AMOUNT} min|min {_AMOUNT} s|ms\b|s\b|min\b|h\b|d\b)", "TIME"),
