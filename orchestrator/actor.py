@@ -24,7 +24,7 @@ from orchestrator.errors import EngineFailed, OutriderError
 from orchestrator.flight import DAEMON_ENDS, Flight, Outcome, landed
 from orchestrator.lifecycle import Step
 from orchestrator.models import ModelEntry
-from orchestrator.plan import Method
+from orchestrator.plan import Method, Planned
 from orchestrator.steps import Steps
 from orchestrator.views import DeploymentView, Desired, State, Why
 
@@ -73,6 +73,7 @@ class Actor:
                 d.suspicion, d.wanted = None, d.wanted if d.serving_engine is not None else None
             if desired is Desired.STOPPED:
                 self._context.needs.no_longer(d.name)
+                self._steps.ladder.forget()
             d.desired, d.desired_by = desired, author
             d.drained = False
             d.stuck_until = None
@@ -81,6 +82,8 @@ class Actor:
             if desired is Desired.RUNNING and d.serving_engine is None and not self._starting():
                 d.failures = backoff.Failures()
                 d.reason = None
+                if not d.loading and self._steps.ladder.up("start", author):
+                    d.wanted = None
 
         await self._ask(change)
 
@@ -112,6 +115,8 @@ class Actor:
         def change() -> None:
             if speculate is not None:
                 self.deployment.speculate = speculate
+            if not cause.automatic:
+                self._steps.ladder.up(cause.reason, cause.by)
             self._replan = cause
 
         await self._ask(change)
@@ -123,6 +128,7 @@ class Actor:
             self.deployment.entry = entry
             self.deployment.fresh = None
             if cause is not None:
+                self._steps.ladder.up(cause.reason, cause.by)
                 self._replan = cause
 
         await self._ask(change)
@@ -173,6 +179,10 @@ class Actor:
                     d.serving = None
 
         await self._ask(change)
+
+    def rung(self, found: Planned) -> Planned:
+        """The planner's answer with the plan of the rung that this deployment stands on."""
+        return self._steps.ladder.choose(found)
 
     def wake(self) -> None:
         """Look again: an engine ended, or time passed."""
@@ -282,6 +292,8 @@ class Actor:
     def _decide(self) -> Decision[Step]:
         d = self.deployment
         now = self._context.clock.now()
+        if self._work is None and self._steps.ladder.look():
+            self._replan = Cause("a_day_passed", "ladder", automatic=True)
         self._look_at_devices()
         self.take_turn()
         if d.stuck_until is not None and d.stuck_until > now:

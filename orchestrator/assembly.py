@@ -44,6 +44,7 @@ from orchestrator.measuring.ledger import Ledger
 from orchestrator.measuring.observing import Observing
 from orchestrator.paths import Paths
 from orchestrator.planning import Planning
+from orchestrator.restarting.ledger import Ledger as CrashLedger
 from orchestrator.routing import RoutingTable
 from orchestrator.runner import Identity, Runner
 from orchestrator.stopping.clearing import Clearing, Sightings
@@ -204,7 +205,8 @@ async def assemble(
         for row in await store.paused():
             automation.pause(row.name, row.author)
         shared = (paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
-        context = Context(*shared, marks, guard, images, gate, needs, Turns(), automation)
+        crashes = await CrashLedger.open(store, boot)
+        context = Context(*shared, marks, guard, images, gate, needs, Turns(), automation, ledger=crashes)
         known = (config, version, boot, podman, host, roots, planning)
         desired = await store.desired()
         return Parts(*known, context, guard, jobs, gate, observing, desired, revive, closing.pop_all())

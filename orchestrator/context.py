@@ -20,6 +20,7 @@ from orchestrator.loading_marks import LoadingMarks
 from orchestrator.paths import Paths
 from orchestrator.plan import Plan
 from orchestrator.planning import Planning
+from orchestrator.restarting.ledger import Ledger
 from orchestrator.routing import RoutingTable
 from orchestrator.runner import Runner
 from orchestrator.store import Store
@@ -67,6 +68,8 @@ class Context:
     needs: DeviceWait
     turns: Turns
     automation: Automation = field(default_factory=Automation)
+    ledger: Ledger = field(default_factory=Ledger)
+    """The crash ledger; without a database it is remembered in memory alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from orchestrator.loading_marks import Suspicion
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan
 from orchestrator.routing import Route, RouteEngine
-from orchestrator.views import DeploymentView, Desired, Progress, State, Why
+from orchestrator.views import DeploymentView, Desired, Progress, RungView, State, Why
 
 TURN = "waiting_for_turn"
 
@@ -85,6 +85,8 @@ class Deployment:
     """What the work in hand is doing, and since when."""
     transfer: Transfer | None = None
     """Bytes of an image on their way, while the work in hand waits for them."""
+    rung: RungView | None = None
+    """The lower rung that it stands on; `orchestrator.restarting` alone sets it."""
     busy: bool = False
     restarts: int = 0
     governor: GovernorState = field(default_factory=GovernorState)
@@ -258,6 +260,7 @@ class Deployment:
             if retry_at is None or self.desired is Desired.STOPPED or serving is not None or self.held is not None
             else round(max(0.0, retry_at - now), 1),
             restarts=self.restarts,
+            rung=self.rung,
         )
 
     def _progress(self, now: float) -> Progress | None:

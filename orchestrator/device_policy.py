@@ -18,7 +18,9 @@ from orchestrator.errors import EngineFailed
 NVIDIA = "nvidia"
 RECENT = 60.0
 """Seconds before an engine's end in which what its GPU reported counts as the cause."""
-_MUTE = frozenset({"engine_exited", "engine_killed"})
+_MUTE = frozenset({"engine_exited", "engine_killed", "engine_aborted", "engine_crashed"})
+"""Codes of ends that say nothing of their cause."""
+_RESETS = frozenset({"amdgpu_timeout", "amdgpu_reset"})
 _CDI = "nvidia.com/"
 
 
@@ -143,17 +145,22 @@ def blamed(error: EngineFailed, reports: Sequence[Mapping[str, object]], now: fl
         return error
     last = recent[-1]
     if last.get("kind") == "oom_kill":
+        cgroup = "cgroup" in str(last.get("text")).lower()
+        code = "cgroup_out_of_memory" if cgroup else "host_out_of_memory"
+        whose = "its container passed its memory limit" if cgroup else "memory ran out"
         return EngineFailed(
-            error.code,
-            f"{error.detail}; the kernel killed it because memory ran out",
+            code if error.code in _MUTE else error.code,
+            f"{error.detail}; the kernel killed it because {whose}",
             retryable=error.retryable,
-            hint="stop another model, or give this one less context",
+            hint="raise its limit, or give it less context"
+            if cgroup
+            else "stop another model, or give this one less context",
             evidence={**error.evidence, "kernel_reported": last.get("text")},
         )
     xid = last.get("xid")
     what = describe(xid) if isinstance(xid, int) else str(last.get("kind", "an error")).replace("_", " ")
     return EngineFailed(
-        "gpu_fault" if error.code in _MUTE else error.code,
+        ("gpu_reset" if last.get("kind") in _RESETS else "gpu_fault") if error.code in _MUTE else error.code,
         f"{error.detail}; GPU {last.get('gpu')} reported {what}",
         retryable=error.retryable,
         hint=error.hint

@@ -178,16 +178,22 @@ class Planning:
         return await asyncio.to_thread(self._planned, entry, files, what_if, named_facts)
 
     async def plan(
-        self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None, fetch: Fetch | None = None
+        self,
+        entry: ModelEntry,
+        *,
+        speculate: bool = True,
+        running: Plan | None = None,
+        fetch: Fetch | None = None,
+        choose: Callable[[Planned], Planned] = lambda found: found,
     ) -> Plan:
         """The plan to launch, its image pinned to an id; `fetch` brings an image that is not here.
 
         With `speculate` False the same without its speculation: that of `running`, or of what would be
-        planned now. Raises `DoesNotFit`, `Refused` (with
+        planned now. `choose` may take another rung of the ladder. Raises `DoesNotFit`, `Refused` (with
         the reasons of what came nearest), `ModelFileError` for a bad file, `ImageMissing`.
         """
         files = await self._files(entry)
-        found = await self.planned(entry) if speculate or running is None else Planned(running)
+        found = choose(await self.planned(entry)) if speculate or running is None else Planned(running)
         if not speculate and found.plan is not None and found.plan.method is not Method.NONE:
             found = self._named(
                 planner.without_speculation(

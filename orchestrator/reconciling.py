@@ -87,4 +87,5 @@ class Reconciliation:
             if d.serving_engine is not None and d.fresh is None:
                 self._loops.beat("reconcile")
                 with suppress(OutriderError):
-                    d.fresh = (await self._planning.plan(d.entry, speculate=d.speculate)).digest
+                    plan = await self._planning.plan(d.entry, speculate=d.speculate, choose=actor.rung)
+                    d.fresh = plan.digest

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,13 +30,14 @@ from orchestrator.engine import Engine, make_socket_folder, remove_files, socket
 from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
 from orchestrator.events import Journal
+from orchestrator.faults import Ended, judge
 from orchestrator.finishing import finished
 from orchestrator.gateway_link import Drained, GatewayLink
 from orchestrator.loading_marks import LoadingMarks
 from orchestrator.model_files import check_mounted
 from orchestrator.paths import Paths
 from orchestrator.plan import KEY, PORT, SOCKET_FOLDER
-from orchestrator.runtimes import adapter, diagnose
+from orchestrator.runtimes import adapter
 from orchestrator.stopping import ladder
 from orchestrator.stopping.clearing import Clearing
 from orchestrator.timing import Timing
@@ -53,32 +53,6 @@ its first moments, as process 1 of its container and without a handler yet, the 
 EXIT_LIMIT = 2.0
 """Seconds that Podman may take to know how a process ended: its end is seen before conmon has told."""
 EXIT_STEP = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class _Death:
-    """What an exit code that stands for a signal means, where the log says nothing."""
-
-    code: str
-    text: str
-    hint: str
-    retryable: bool
-
-
-_SIGNALS: Mapping[int, _Death] = {
-    128 + signal.SIGKILL: _Death(
-        "engine_killed",
-        "was killed (SIGKILL)",
-        "out of memory is the usual cause: `dmesg | grep -i oom` tells; a person may have done it too",
-        True,
-    ),
-    128 + signal.SIGILL: _Death(
-        "cpu_unsupported",
-        "died of an instruction that this CPU does not have (SIGILL)",
-        "its build needs CPU features that the host lacks: pin another image, or use another host",
-        False,
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,34 +291,10 @@ class Runner:
     async def why_it_ended(self, engine: Engine) -> EngineFailed:
         """The reason a dead engine gives: its log against the runtime's failure signatures, and its exit code."""
         code = await self._exit_code(engine.container_id) if engine.container_id else None
-        lines = await self.tail(engine)
-        evidence = {"exit_code": code, "log": [line.text[:300] for line in lines[-5:]]}
-        signature = diagnose((line.text for line in lines), adapter(engine.plan.runtime).failures)
-        if signature is not None:
-            telling = next((line.text for line in lines if signature.pattern.search(line.text)), "")
-            return EngineFailed(
-                signature.code,
-                f"{engine.name} ended with exit code {code}: {telling.strip()[:300]}",
-                retryable=signature.retryable,
-                hint=signature.hint,
-                evidence=evidence,
-            )
-        killed = _SIGNALS.get(code or 0)
-        if killed is not None:
-            return EngineFailed(
-                killed.code,
-                f"{engine.name} {killed.text}",
-                retryable=killed.retryable,
-                hint=killed.hint,
-                evidence=evidence,
-            )
-        last = next((line.text for line in reversed(lines) if line.text.strip()), "nothing in its log")
-        return EngineFailed(
-            "engine_exited",
-            f"{engine.name} ended with exit code {code}: {last[:200]}",
-            hint=f"`outrider logs {engine.deployment}` has the whole log",
-            evidence=evidence,
-        )
+        log_lines = tuple(line.text for line in await self.tail(engine))
+        limited = engine.plan.limits.memory is not None
+        ended = Ended(engine.name, engine.deployment, code, log_lines, limited)
+        return judge(ended, adapter(engine.plan.runtime).failures)
 
     async def _exit_code(self, container: str) -> int | None:
         """The exit code of a workload that has ended; None when Podman does not know it in time (its conmon died)."""

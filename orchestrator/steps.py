@@ -8,7 +8,6 @@ the next decision finds it there.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
@@ -33,6 +32,7 @@ from orchestrator.errors import (
 )
 from orchestrator.lifecycle import Step
 from orchestrator.plan import Plan
+from orchestrator.restarting.climber import Climber
 from orchestrator.switch_step import SwitchStep
 from orchestrator.views import Desired, State, Why
 
@@ -54,6 +54,7 @@ class Steps:
         self._publish = publish
         self._exited = exited
         self._cause: Cause | None = None
+        self.ladder = Climber(deployment, context)
         self._switching = SwitchStep(deployment, context, publish, self)
 
     async def perform(self, decision: Decision[Step], cause: Cause | None) -> None:
@@ -76,6 +77,7 @@ class Steps:
                     await self._clean(self._engine(decision))
                 case Step.SETTLED | Step.WAIT:
                     raise RuntimeError(f"{decision.action} is nothing to perform")
+            await self._noted(self.ladder.save())
         finally:
             self._d.phase = None
 
@@ -111,7 +113,9 @@ class Steps:
             running = d.wanted if cause.automatic else None
             await self._c.needs.check(d.entry, doubt=d.waits_for_device)
             fetch = self._fetch if self._c.images.pulls_at_start else None
-            plan = await self._c.planning.plan(d.entry, speculate=d.speculate, running=running, fetch=fetch)
+            plan = await self._c.planning.plan(
+                d.entry, speculate=d.speculate, running=running, fetch=fetch, choose=self.ladder.choose
+            )
         except OutriderError as error:
             if d.serving_engine is None:
                 if isinstance(error, DeviceMissing):
@@ -123,6 +127,7 @@ class Steps:
                 self.emit("plan_failed", f"{d.name}: {error.detail}", evidence={"by": cause.by, **error.evidence})
             return
         d.fresh = plan.digest
+        self.ladder.planned(plan)
         if d.serving_engine is None:
             d.failures, d.reason = backoff.Failures(), None  # what was in the way of a plan no longer is
         before = d.wanted
@@ -256,7 +261,7 @@ class Steps:
                 d.wanted, error.retryable = None, self._c.images.pulls_at_start
             elif isinstance(error, DoesNotFit) and engine.plan.digest != d.proven:
                 d.wanted = None  # another was started meanwhile: planned anew, for what is left
-            self.record_failure(engine.verdict or self._as_missing(error), ran_for=0.0)
+            self.record_failure(engine.verdict or self._as_missing(error), ran_for=0.0, engine=engine)
             return False
         seconds = self._c.clock.now() - started
         now = self._c.clock.wall()
@@ -268,6 +273,7 @@ class Steps:
             await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
             d.last_start_s = engine.load_s = seconds
         d.reason, d.guarded, d.proven = None, None, engine.plan.digest
+        self.ladder.ready(engine)
         self._promote(engine)
         reached(Place.SERVING)
         self.emit(
@@ -298,20 +304,12 @@ class Steps:
         engine.admit = True
         self._publish()
 
-    def record_failure(self, error: BaseException, *, ran_for: float) -> None:
-        """Remember what went wrong and when it may be tried again."""
-        d = self._d
+    def record_failure(self, error: BaseException, *, ran_for: float, engine: Engine | None = None) -> None:
+        """Remember what went wrong, and decide what follows (`orchestrator.restarting`): with the engine whose failure
+        it is, it counts on the rung."""
         if isinstance(error, EngineFailed) and error.code == MEMORY_GUARD:
-            d.guarded = error
-        d.failures = backoff.failed(
-            d.failures,
-            now=self._c.clock.now(),
-            ran_for=ran_for,
-            retryable=error.retryable if isinstance(error, OutriderError) else True,
-            timing=self._c.timing,
-            spread=random.uniform(-1, 1),  # noqa: S311 - jitter, not a secret
-        )
-        self.explain(error, {"failures": d.failures.count, "parked": d.failures.parked})
+            self._d.guarded = error
+        self.explain(error, self.ladder.record(error, ran_for=ran_for, engine=engine))
 
     def explain(self, error: BaseException, evidence: Mapping[str, object]) -> None:
         """Show what went wrong, and put it in the journal."""
@@ -360,8 +358,9 @@ class Steps:
             if error is None:
                 ended = await self._c.runner.why_it_ended(engine)
                 error = device_policy.blamed(ended, engine.reported, self._c.clock.now())
-            self.record_failure(error, ran_for=self._c.clock.now() - engine.ready_at)
+            self.record_failure(error, ran_for=self._c.clock.now() - engine.ready_at, engine=engine)
             engine.ready_at = None  # counted: a clean-up that has to be tried again is no second failure
+            await self._noted(self.ladder.save())
             d.restarts += 1
         await self._gone(engine, "failed")
 

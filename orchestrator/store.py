@@ -1,8 +1,8 @@
 """What must outlive the daemon and no container can hold: SQLite in the state folder.
 
 Desired state with its author, the last generation of each deployment, which engines
-had proven themselves, how long starts took, the routing table's revision, and the
-journal. Everything else is derived from containers and configuration. aiosqlite keeps
+had proven themselves, how long starts took, failures and where they led, the routing table's revision, and
+the journal. Everything else is derived from containers and configuration. aiosqlite keeps
 SQLite's blocking calls off the event loop.
 
 A database that cannot be read is set aside, not repaired in place: engines are adopted
@@ -43,6 +43,11 @@ CREATE TABLE IF NOT EXISTS pulled (
     image TEXT NOT NULL, reference TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (image, reference));
 CREATE TABLE IF NOT EXISTS pins (
     reference TEXT PRIMARY KEY, digest TEXT NOT NULL, author TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS standings (deployment TEXT PRIMARY KEY, standing TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS crashes (
+    deployment TEXT NOT NULL, at REAL NOT NULL, boot TEXT NOT NULL, generation INTEGER, plan TEXT, rung TEXT NOT NULL,
+    code TEXT NOT NULL, fault TEXT NOT NULL, ran_for REAL NOT NULL, action TEXT NOT NULL, text TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS crashes_by_deployment ON crashes (deployment, at);
 CREATE TABLE IF NOT EXISTS devices (deployment TEXT PRIMARY KEY, devices TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (
     sequence INTEGER PRIMARY KEY, at REAL NOT NULL, host TEXT NOT NULL, boot_id TEXT NOT NULL, kind TEXT NOT NULL,
@@ -166,6 +171,29 @@ class Store:
         await self.clear_paused(deployment)
         await self._write("DELETE FROM desired WHERE deployment = ?", (deployment,))
         await self._write("DELETE FROM devices WHERE deployment = ?", (deployment,))
+        await self.forget_standing(deployment)
+
+    # failures (`orchestrator.restarting.ledger`)
+
+    async def standings(self) -> Sequence[tuple[str, str]]:
+        """Where each deployment stands on its ladder, as JSON."""
+        return [(r[0], r[1]) for r in await self._read("SELECT deployment, standing FROM standings")]
+
+    async def keep_standing(self, deployment: str, standing: str, at: float) -> None:
+        await self._write("INSERT OR REPLACE INTO standings VALUES (?, ?, ?)", (deployment, standing, at))
+
+    async def forget_standing(self, deployment: str) -> None:
+        await self._write("DELETE FROM standings WHERE deployment = ?", (deployment,))
+
+    async def add_crash(self, row: Sequence[object]) -> None:
+        """One failure; the values are in the table's order."""
+        await self._write("INSERT INTO crashes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    async def crashes(self, deployment: str, limit: int = 100) -> Sequence[Mapping[str, object]]:
+        """The newest failures of a deployment, oldest first."""
+        names = ("deployment", "at", "boot", "generation", "plan", "rung", "code", "fault", "ran_for", "action", "text")
+        query = f"SELECT {', '.join(names)} FROM crashes WHERE deployment = ? ORDER BY rowid DESC LIMIT ?"  # noqa: S608
+        return [dict(zip(names, r, strict=True)) for r in reversed(await self._read(query, (deployment, limit)))]
 
     # devices
 
@@ -292,13 +320,15 @@ class Store:
         return [_event(r) for r in reversed(rows)]
 
     async def compact(self) -> int:
-        """Drop journal entries beyond the newest `JOURNAL_KEPT` and starts beyond a thousand; how many entries went."""
+        """Drop journal entries beyond the newest `JOURNAL_KEPT`, and starts and crashes beyond a thousand; how many
+        entries went."""
         gone = await self._write(
             "DELETE FROM journal WHERE sequence <= (SELECT MAX(sequence) FROM journal) - ?", (JOURNAL_KEPT,)
         )
-        await self._write(
-            "DELETE FROM starts WHERE rowid NOT IN (SELECT rowid FROM starts ORDER BY at DESC LIMIT 1000)"
-        )
+        for table in ("starts", "crashes"):
+            await self._write(
+                f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY at DESC LIMIT 1000)"  # noqa: S608
+            )
         return gone
 
 

@@ -53,6 +53,8 @@ class Timing:
     backoff_next: float = 10.0
     backoff_max: float = 300.0
     backoff_reset: float = 600.0
+    rung_window: float = 600.0  # serving time in which three failures are too many for a rung
+    rung_up: float = 86_400.0  # until what was given up is tried again
     pull_again: float = 2.0  # doubled at each further try of one pull
     report_period: float = 0.5
     link_retry: float = 0.5
@@ -92,6 +94,8 @@ _SCALED = (
     "backoff_next",
     "backoff_max",
     "backoff_reset",
+    "rung_window",
+    "rung_up",
     "pull_again",
     "report_period",
     "link_retry",

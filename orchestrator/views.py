@@ -121,6 +121,30 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftRung:
+    """A rung that was given up: what it was, with which failure, how often it failed, and when (Unix seconds)."""
+
+    text: str
+    code: str
+    failures: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RungView:
+    """The lower rung that a deployment stands on, because better ones kept failing. `change` is the rung's code
+    (`fewer_slots`, `eager`, `less_batch`; `plan` for another method or runtime), `left` are the rungs above, oldest
+    first, `up_in_s` seconds until the best plan is tried again by itself."""
+
+    change: str
+    text: str
+    method: str
+    since: float
+    left: tuple[LeftRung, ...]
+    up_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentView:
     """One deployment. `engine` is the one that serves, or the one that is coming up."""
 
@@ -141,6 +165,8 @@ class DeploymentView:
     restarts: int
     paused_by: str | None = None
     """Who told Outrider to keep its hands off it, or off everything."""
+    rung: RungView | None = None
+    """None on the first rung: the plan as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,9 @@ def _deployment_row(view: Mapping[str, Any]) -> tuple[str, ...]:
     engine = view.get("engine") or {}
     draft = f" x{engine['draft_tokens']}" if engine.get("draft_tokens") else ""
     why = (view.get("reason") or {}).get("text") or (view.get("progress") or {}).get("detail") or ""
+    if not why and view.get("rung"):
+        last = view["rung"]["left"][-1]
+        why = f"on a lower rung: {view['rung']['text']} ({last['failures']} x {last['code']} before)"
     if view.get("next_attempt_s") is not None:
         why = f"{why} (tried again {after(view['next_attempt_s'])})"
     return (

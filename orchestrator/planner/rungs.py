@@ -1,7 +1,7 @@
 """The ladder: what to climb down to when an engine keeps failing, best first. Pure.
 
-The same engine with safer flags; the same weights drafted for otherwise, at last not at all; then the best of each
-other runtime, plain. Nothing climbs down by itself yet: the plan says where it would go.
+The same engine with safer flags and fewer slots; the same weights drafted for otherwise, at last not at all; then the
+best of each other runtime, plain. Who climbs, and when, is `orchestrator.restarting`.
 """
 
 from __future__ import annotations
@@ -36,21 +36,8 @@ def ladder(site: Site, built: Sequence[Built]) -> tuple[Rung, ...]:
 
 def _safer(site: Site, fitted: Fitted, best: Plan) -> Iterator[Rung]:
     """The same with flags that crash less; each keeps what was given up before."""
-    candidate = fitted.candidate
-    if candidate.image.runtime not in _CAPTURES:
-        return
-    eager = fitted.demand.eager
-    steps: list[tuple[str, str, Settings]] = []
-    # the DFlash pass of vLLM has no piecewise graphs
-    if candidate.image.runtime is Runtime.VLLM and not eager and candidate.method is not Method.DFLASH:
-        steps.append(("piecewise_graphs", "CUDA graphs of single pieces only", Settings(graphs="piecewise")))
-    if not eager:
-        steps.append(("eager", "no CUDA graphs", Settings(eager=True)))
-    lookahead = (fitted.draft_tokens + 1) * fitted.parallel
-    if candidate.image.runtime is Runtime.VLLM and fitted.demand.batch > LEAST_BATCH > lookahead:
-        steps.append(("less_batch", f"{LEAST_BATCH} tokens computed at once", Settings(batch=LEAST_BATCH)))
     step, seen = fitted, {best.digest}
-    for change, text, settings in steps:
+    for change, text, settings in _flags(fitted):
         settled = settings.over(step.settings)
         demand = replace(
             step.demand, eager=settled.eager or step.demand.eager, batch=settled.batch or step.demand.batch
@@ -60,6 +47,35 @@ def _safer(site: Site, fitted: Fitted, best: Plan) -> Iterator[Rung]:
         if not isinstance(plan, Rejected) and plan.digest not in seen:
             seen.add(plan.digest)
             yield Rung(change, text, plan)
+    if fitted.parallel > 1:
+        fewer = fitted.parallel // 2
+        plan = build(site, _with_slots(step, fewer))
+        if not isinstance(plan, Rejected):
+            slots = "1 slot" if fewer == 1 else f"{fewer} slots"
+            yield Rung("fewer_slots", f"{slots} instead of {fitted.parallel}", plan)
+
+
+def _with_slots(fitted: Fitted, parallel: int) -> Fitted:
+    """The same with fewer sequences at once, each as long as before. It takes no more memory than before, which is
+    what stays promised where a forecast for fewer would say less."""
+    return replace(fitted, parallel=parallel, demand=fitted.demand.sized(fitted.context, parallel))
+
+
+def _flags(fitted: Fitted) -> list[tuple[str, str, Settings]]:
+    """Flags that crash less: code, words, and what is settled."""
+    candidate, steps = fitted.candidate, list[tuple[str, str, Settings]]()
+    if candidate.image.runtime not in _CAPTURES:
+        return steps
+    eager = fitted.demand.eager
+    # the DFlash pass of vLLM has no piecewise graphs
+    if candidate.image.runtime is Runtime.VLLM and not eager and candidate.method is not Method.DFLASH:
+        steps.append(("piecewise_graphs", "CUDA graphs of single pieces only", Settings(graphs="piecewise")))
+    if not eager:
+        steps.append(("eager", "no CUDA graphs", Settings(eager=True)))
+    lookahead = (fitted.draft_tokens + 1) * fitted.parallel
+    if candidate.image.runtime is Runtime.VLLM and fitted.demand.batch > LEAST_BATCH > lookahead:
+        steps.append(("less_batch", f"{LEAST_BATCH} tokens computed at once", Settings(batch=LEAST_BATCH)))
+    return steps
 
 
 def _otherwise(others: Sequence[Plan], best: Plan) -> Iterator[Rung]:

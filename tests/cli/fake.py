@@ -221,6 +221,7 @@ def view(state: str = "ready", name: str = "smollm2", **changes: Any) -> dict[st
         "progress": None,
         "next_attempt_s": None,
         "restarts": 0,
+        "rung": None,
     }
     return {**base, **changes}
 

@@ -61,6 +61,13 @@ def test_ps_is_a_table(call: Call, daemon: fake.Script) -> None:
     assert "exit code 139 (tried again in 1 min 30 s)" in second
 
 
+def test_ps_says_on_which_rung_something_runs_and_why(call: Call, daemon: fake.Script) -> None:
+    left = [{"text": "the plan as it is", "code": "drafter_overrun", "failures": 3, "at": 1700000000.0}]
+    rung = {"change": "fewer_slots", "text": "2 slots instead of 4", "method": "dflash", "since": 1700000000.0}
+    daemon.on("GET", "/deployments", [fake.view(rung={**rung, "left": left, "up_in_s": 80000.0})])
+    assert "on a lower rung: 2 slots instead of 4 (3 x drafter_overrun before)" in call("ps").out
+
+
 def test_ps_json_is_the_apis_list(call: Call, daemon: fake.Script) -> None:
     daemon.on("GET", "/deployments", [fake.view(), fake.view("stopped", "other")])
     said = call("ps", "--json")

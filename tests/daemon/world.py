@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,9 +38,10 @@ from orchestrator.issues import Issues
 from orchestrator.loading_marks import LoadingMarks
 from orchestrator.models import ModelEntry
 from orchestrator.paths import find, prepare
-from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan
+from orchestrator.plan import Evidence, ExpectedMemory, Method, Plan, Planned, Rung
 from orchestrator.profiles import load
 from orchestrator.proof import Proof
+from orchestrator.restarting.ledger import Ledger
 from orchestrator.routing import Route, RoutingTable
 from orchestrator.store import Store
 from orchestrator.timing import Timing
@@ -170,16 +172,25 @@ class Planner:
 
     def __init__(self) -> None:
         self.answer: Plan | BaseException = a_plan()
+        self.ladder: tuple[Rung, ...] = ()
 
     def load_limit(self, plan: Plan, seen: float | None) -> float:
         return 900.0
 
     async def plan(
-        self, entry: ModelEntry, *, speculate: bool = True, running: Plan | None = None, fetch: object = None
+        self,
+        entry: ModelEntry,
+        *,
+        speculate: bool = True,
+        running: Plan | None = None,
+        fetch: object = None,
+        choose: Callable[[Planned], Planned] = lambda found: found,
     ) -> Plan:
         if isinstance(self.answer, BaseException):
             raise self.answer
-        return self.answer
+        plan = choose(Planned(self.answer, ladder=self.ladder)).plan
+        assert plan is not None
+        return plan
 
 
 class Memory:
@@ -294,6 +305,7 @@ class World:
             world.routing,
             *parts,
         )
+        world.context = replace(world.context, ledger=await Ledger.open(world.store, "b"))
         world.actor = Actor(Deployment(an_entry(**entry), "h"), world.context)
         world.podman = Containers()
         world.adopter = Adopter(world.context, world.podman)  # type: ignore[arg-type]

@@ -231,8 +231,9 @@ def test_ladder_goes_from_the_plan_to_the_plain_engine(tmp_path: Path) -> None:
     assert planned.plan is not None
     rungs = planned.ladder
     assert rungs[0].plan.digest == planned.plan.digest
-    assert [r.plan.method for r in rungs] == [Method.DFLASH, Method.MTP, Method.DRAFT, Method.NONE]
-    assert [r.change for r in rungs] == ["plan", "method_mtp", "method_draft", "method_none"]
+    assert [r.change for r in rungs] == ["plan", "fewer_slots", "method_mtp", "method_draft", "method_none"]
+    assert [r.plan.method for r in rungs] == [Method.DFLASH, Method.DFLASH, Method.MTP, Method.DRAFT, Method.NONE]
+    assert rungs[1].plan.parallel == planned.plan.parallel // 2
 
 
 def test_file_reader_remembers_and_notices_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
