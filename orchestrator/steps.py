@@ -310,6 +310,7 @@ class Steps:
         if isinstance(error, EngineFailed) and error.code == MEMORY_GUARD:
             self._d.guarded = error
         self.explain(error, self.ladder.record(error, ran_for=ran_for, engine=engine))
+        self.ladder.tell()
 
     def explain(self, error: BaseException, evidence: Mapping[str, object]) -> None:
         """Show what went wrong, and put it in the journal."""

@@ -16,7 +16,7 @@ from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed, OutriderError
 from orchestrator.faults import fault_of, policy_of
-from orchestrator.plan import Plan, Planned, Reason
+from orchestrator.plan import Plan, Planned, Reason, Rung
 from orchestrator.restarting import choice, rule
 from orchestrator.restarting.ledger import Row
 from orchestrator.restarting.rule import Next, Seen
@@ -45,6 +45,10 @@ class Climber:
         """Rungs by the digests of their plans, of those that were chosen."""
         self._rows: list[Row] = []
         self._dirty = False
+        self._last = Next.RETRY_SAME
+        """What was decided about the last failure."""
+        self._parked: tuple[OutriderError | None, str] | None = None
+        """What is parked and not told yet: the error, and the rung."""
         self._waits_for_person: str | None = None
         """Automation is paused, by this author: the failure is not acted on until it is resumed."""
         self._show()
@@ -69,16 +73,25 @@ class Climber:
             )
             action = Next.RETRY_SAME if retryable else Next.PARK
             if isinstance(error, NoRungLeft):
-                self._park(error, self._standing.left[-1].text)
+                self._parked = error, self._standing.left[-1].text
             numbers: dict[str, object] = {"failures": d.failures.count, "parked": d.failures.parked}
             if d.failures.delay is not None:
-                numbers["seconds"] = round(d.failures.delay, 3)
+                numbers["again_in_s"] = round(d.failures.delay, 3)
         else:
             action, numbers = self._blame(error, code, ran_for, engine)
         if engine is not None and rung is not None:
             self._row(engine, rung, ran_for=ran_for, action=action, error=(code, str(error)))
-        self._hands_off(action)
+        self._last = action
         return {**numbers, "fault": fault_of(code).value, "action": action.value}
+
+    def tell(self) -> None:
+        """What follows from the failure that was recorded, once the failure itself was told."""
+        if self._parked is not None:
+            error, rung = self._parked
+            self._parked = None
+            self._park(error, rung)
+        self._hands_off(self._last)
+        self._show()
 
     def _blame(self, error: BaseException, code: str, ran_for: float, engine: Engine) -> tuple[Next, dict[str, object]]:
         d = self._d
@@ -104,10 +117,16 @@ class Climber:
         d.failures = self._pause(decision, action)
         if action is Next.NEXT_RUNG:
             d.wanted = None
-        numbers = {**decision.evidence, "parked": action is Next.PARK, "rung": text, "why": decision.reason}
+        numbers = {
+            "failures": decision.evidence["failures"],
+            "failures_limit": decision.evidence["limit"],
+            "rung": text,
+            "again_in_s": None if d.failures.delay is None else round(d.failures.delay, 3),
+            "parked": action is Next.PARK,
+            "why": decision.reason,
+        }
         if action is Next.PARK:
-            self._park(known, text)
-        self._show()
+            self._parked = known, text
         return action, numbers
 
     def _pause(self, decision: Decision[Next], action: Next) -> backoff.Failures:
@@ -148,16 +167,17 @@ class Climber:
 
     def choose(self, found: Planned) -> Planned:
         """The planner's answer with the plan of the rung to use. Raises `EngineFailed` when none is left."""
-        if found.plan is None or not found.ladder:
+        if found.plan is None:
             return found
-        ladder = choice.steps(found.ladder)
-        self._rungs = tuple(zip(ladder, (rung.text for rung in found.ladder), strict=True))
+        rungs = found.ladder or (Rung("plan", "the plan as it is", found.plan),)
+        ladder = choice.steps(rungs)
+        self._rungs = tuple(zip(ladder, (rung.text for rung in rungs), strict=True))
         position = choice.choose(ladder, self._standing)
         if position == 0:
             return found
         if position is None:
             raise self._exhausted()
-        rung = found.ladder[position]
+        rung = rungs[position]
         last = self._standing.left[-1]
         text = f"{rung.text}: {last.failures} x {last.code} with {last.text}"
         plan = replace(rung.plan, reasons=(*rung.plan.reasons, Reason("lower_rung", text, "this host's crash ledger")))

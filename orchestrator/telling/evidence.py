@@ -21,6 +21,7 @@ WORDS_OF_LOG = 2
 
 _INSIDE = frozenset(
     {
+        "action",
         "after",
         "before",
         "by",
@@ -30,6 +31,7 @@ _INSIDE = frozenset(
         "container_id",
         "engine",
         "engines",
+        "fault",
         "generation",
         "hint",
         "model",
@@ -51,7 +53,8 @@ _LABELS = {
     "ran_for_s": "had served for",
     "expected_bytes": "memory expected",
     "needed": "needed",
-    "failures": "failures in a row",
+    "failures": "failures",
+    "again_in_s": "pause before the next try",
     "free": "free",
     "says_speculating": "the engine says that it speculates",
 }
