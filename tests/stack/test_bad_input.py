@@ -314,7 +314,7 @@ def test_bodies_that_the_control_api_refuses(stack: Stack) -> None:
                 assert words in problem["detail"]
                 assert problem["hint"]
         answer = api.put("/api/v1/deployments/bystander/desired", json={"state": "flying"})
-        assert "'running' or 'stopped'" in answer.json()["detail"]
+        assert "'running', 'on_demand' or 'stopped'" in answer.json()["detail"]
     assert stack.deployment("bystander")["desired"] == "running"
 
 
