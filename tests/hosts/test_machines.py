@@ -354,7 +354,14 @@ def test_a_command_that_hangs_dies_with_its_child(tree: Tree, tmp_path: Path, en
     assert "amd_smi_timeout" in problems(facts)
     assert facts.accelerators[0].memory_total == 120259084288
     pid = int((tmp_path / "pid").read_text())
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    until_sync(lambda: _dead(pid), 5, "the command is gone")
+
+
+def _dead(pid: int) -> bool:
+    try:
+        return " Z " in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_module_that_does_not_fit_is_said_though_the_command_answers(
