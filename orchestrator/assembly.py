@@ -43,6 +43,7 @@ from orchestrator.loading_marks import LoadingMarks
 from orchestrator.measuring.ledger import Ledger
 from orchestrator.measuring.observing import Observing
 from orchestrator.paths import Paths
+from orchestrator.pause_watch import PauseWatch
 from orchestrator.planning import Planning
 from orchestrator.restarting.ledger import Ledger as CrashLedger
 from orchestrator.routing import RoutingTable
@@ -70,6 +71,7 @@ class Parts:
     jobs: Jobs
     gate: DeviceGate
     observing: Observing
+    pauses: PauseWatch
     desired: Sequence[DesiredRow]
     revive: Callable[[], Awaitable[None]] | None
     closing: AsyncExitStack
@@ -206,10 +208,13 @@ async def assemble(
             automation.pause(row.name, row.author)
         shared = (paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
         crashes = await CrashLedger.open(store, boot)
-        context = Context(*shared, marks, guard, images, gate, needs, Turns(), automation, ledger=crashes)
+        pauses = PauseWatch(journal, clock, timing)
+        context = Context(
+            *(*shared, marks, guard, images, gate, needs, Turns(), automation), ledger=crashes, pauses=pauses
+        )
         known = (config, version, boot, podman, host, roots, planning)
         desired = await store.desired()
-        return Parts(*known, context, guard, jobs, gate, observing, desired, revive, closing.pop_all())
+        return Parts(*known, context, guard, jobs, gate, observing, pauses, desired, revive, closing.pop_all())
 
 
 def watch_devices(parts: Parts, actors: Callable[[], Sequence[Actor]]) -> DeviceWatch:

@@ -7,6 +7,11 @@ import time
 from typing import Protocol
 
 
+def since_boot() -> float:
+    """Seconds since the host was started, those in which it slept included. For telling a sleep from time that ran."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Clock(Protocol):
     """Injected wherever time matters."""
 

@@ -46,6 +46,20 @@ class Room(Protocol):
         """Take up other settings."""
 
 
+class Awake(Protocol):
+    """What those who watch by the clock ask (`orchestrator.pause_watch`)."""
+
+    def awake_since(self) -> float:
+        """Monotonic seconds since which the daemon has been looking without a pause: silence counts from here."""
+
+
+class NeverPaused:
+    """A daemon of which nobody watches whether it was stopped."""
+
+    def awake_since(self) -> float:
+        return float("-inf")
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every deployment of a host shares."""
@@ -70,6 +84,7 @@ class Context:
     automation: Automation = field(default_factory=Automation)
     ledger: Ledger = field(default_factory=Ledger)
     """The crash ledger; without a database it is remembered in memory alone."""
+    pauses: Awake = field(default_factory=NeverPaused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,8 @@ class Outrider(Told):
             evidence={"owner": self._c.paths.owner},
         )
         self._loops.forever("journal", self._c.journal.write_forever)
+        self._p.pauses.listeners.append(self._loops.refresh)
+        self._loops.every("pauses", timing.pause_look, self._p.pauses.look)
         self._loops.every("reconcile", timing.reconcile_period, self._rounds.look)
         self._loops.every("guard", timing.guard_period, lambda: self._p.guard.look(self._registry.all()))
         self._p.host.watch(lambda: watched(a.deployment for a in self._registry.all()))
@@ -376,6 +378,7 @@ class Outrider(Told):
                 if d.wanted is not None
             },
             "reconcile_pass_seconds": round(self._loops.took.get("reconcile", 0.0), 6),
+            "tasks": len(asyncio.all_tasks()),
             "reserved_bytes": self._c.admission.promised_bytes(),
             "table_revision": self._c.routing.revision,
         }

@@ -62,6 +62,11 @@ class Loops:
         now = self._clock.now()
         return [n for n, period in self._periods.items() if now - self._seen[n] > period + allowance]
 
+    def refresh(self) -> None:
+        """Nobody had a chance to show life, for the daemon did not run: each loop's time begins anew."""
+        now = self._clock.now()
+        self._seen = dict.fromkeys(self._seen, now)
+
     async def first_round(self, name: str) -> None:
         """Wait until this loop went round once, whatever came of it."""
         await self._first[name].wait()

@@ -47,6 +47,8 @@ class Timing:
     governor_period: float = 1.0
     guard_period: float = 0.4
     memory_step: float = 0.25  # between two looks at memory that is to come free
+    pause_look: float = 1.0
+    pause: float = 5.0  # a daemon that did not run for so long begins to watch anew
     guard_calm: float = 5.0  # memory is short no longer when it has been enough for so long
     rate_window: float = 10.0
     backoff_first: float = 1.0
@@ -73,11 +75,14 @@ class Timing:
             raise ValueError("a time scale must be above zero")
         scaled = {name: getattr(self, name) * factor for name in _SCALED}
         scaled["guard_period"] = min(scaled["guard_period"], GUARD_PERIOD_MAX)
+        scaled["pause"] = max(scaled["pause"], PAUSE_MIN)
         return replace(self, scale=self.scale * factor, **scaled)
 
 
 GUARD_PERIOD_MAX = 0.5
 """Seconds: two looks and a kill have to fit into `guard_kill` at any scale."""
+PAUSE_MIN = 1.0
+"""Seconds at any scale: a busy machine keeps a process waiting for less."""
 _SCALED = (
     "reconcile_period",
     "engine_poll",
@@ -88,6 +93,8 @@ _SCALED = (
     "governor_period",
     "guard_period",
     "memory_step",
+    "pause_look",
+    "pause",
     "guard_calm",
     "rate_window",
     "backoff_first",

@@ -98,9 +98,7 @@ def is_gone(stack: Stack) -> None:
     assert list(stack.paths.loading.glob("*.json")) == [], "no mark of a load that is none"
 
 
-@pytest.mark.parametrize(
-    "place", [p if p in (Place.CREATED, Place.PROVED) else pytest.param(p, marks=slow) for p in START]
-)
+@pytest.mark.parametrize("place", [p if p is Place.CREATED else pytest.param(p, marks=slow) for p in START])
 def test_a_daemon_that_dies_in_a_start_is_followed_by_one_that_finishes_it(stack: Stack, place: Place) -> None:
     begin(stack, place, running=False)
     ask(stack, "running")
