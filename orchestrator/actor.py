@@ -109,6 +109,10 @@ class Actor:
 
         await self._ask(change)
 
+    async def renew(self, generation: int) -> None:
+        """Put another engine of the same plan in the place of this one, which is not at fault: it is drained."""
+        await self._ask(lambda: self._retire.add(generation))
+
     async def replan(self, cause: Cause, *, speculate: bool | None = None) -> None:
         """Make a new plan and move to it when it launches something else."""
 

@@ -175,7 +175,7 @@ class Runner:
             if engine.port is None or engine.pid is None or not listens(engine.pid, CONTAINER_PORT):
                 return None
             return EngineFailed(
-                "port_dead",
+                "network_path_broken",
                 f"{engine.name} listens in its container, and its port {engine.port} leads nowhere",
                 retryable=True,
                 hint="it gets another port at the next start; `iptables -t nat -S | grep 17` shows rules left behind",

@@ -29,6 +29,7 @@ from orchestrator.model_store import AddModel, add
 from orchestrator.reconciling import Reconciliation
 from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
+from orchestrator.stopping.path_watch import PathWatch
 from orchestrator.supervise import Loops
 from orchestrator.telemetry import TelemetryView, watched
 from orchestrator.telling.desk import Desk, Told
@@ -149,6 +150,8 @@ class Outrider(Told):
         )
         self._loops.every("devices", timing.device_look, self._devices.look)
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
+        paths = PathWatch(self._c)
+        self._loops.every("paths", timing.path_period, lambda: paths.look(self._registry.all()))
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._chores.start()
 

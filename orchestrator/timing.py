@@ -44,6 +44,7 @@ class Timing:
     telemetry_period: float = 5.0
     device_look: float = 45.0  # before a driver that was absent or broken is asked again
     disk_period: float = 30.0
+    path_period: float = 10.0  # between two looks at the way to an engine that has a port
     governor_period: float = 1.0
     guard_period: float = 0.4
     memory_step: float = 0.25  # between two looks at memory that is to come free
@@ -90,6 +91,7 @@ _SCALED = (
     "telemetry_period",
     "device_look",
     "disk_period",
+    "path_period",
     "governor_period",
     "guard_period",
     "memory_step",
