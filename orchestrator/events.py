@@ -37,6 +37,8 @@ class Journal:
         self._unwritten: deque[Event] = deque(maxlen=KEPT)
         self._news = asyncio.Event()
         self._to_write = asyncio.Event()
+        self.unwritten = 0
+        """Entries that could not be written yet: they are kept, so many as there is room for, and tried again."""
         self.counts: dict[tuple[str, str], int] = {}
         """How many entries of each (kind, code) there were since the start."""
 
@@ -138,4 +140,8 @@ class Journal:
         try:
             await self._store.append(batch)
         except DatabaseFailed as error:
+            self._unwritten = deque([*batch, *self._unwritten][-KEPT:], maxlen=KEPT)
+            self.unwritten = len(self._unwritten)
             log.warning("journal_not_written", entries=len(batch), error=str(error))
+        else:
+            self.unwritten = 0

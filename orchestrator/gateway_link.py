@@ -100,6 +100,11 @@ class GatewayLink:
             return None
         return self._clock.now() - self._last_at < max(10 * self._timing.report_period, 2.0)
 
+    @property
+    def quiet_s(self) -> float | None:
+        """Seconds since the gateway's last report; None when it never reported."""
+        return None if self._last_at is None else self._clock.now() - self._last_at
+
     def rate(self, model: str) -> float:
         """Arrivals a second of one model."""
         return self._model(model).rate.value(self._clock.now())

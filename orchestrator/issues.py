@@ -39,7 +39,7 @@ class Issues:
         key = (code, subject)
         before = self._open.get(key)
         since = self._clock.wall() if before is None else before.since
-        issue = Issue(code, subject, text, hint, since, dict(evidence or {}))
+        issue = Issue(code, subject, text, hint, since, dict(evidence or {}), deployment)
         self._open[key] = issue
         if before is None:
             evidence = {"subject": subject, "hint": hint, **issue.evidence}

@@ -24,6 +24,7 @@ from orchestrator.doctor.patrol import Patrol
 from orchestrator.errors import Refused
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, Wish, may_pull
+from orchestrator.issue_watch import IssueWatch
 from orchestrator.jobs import Handle
 from orchestrator.model_store import AddModel, add
 from orchestrator.reconciling import Reconciliation
@@ -33,7 +34,6 @@ from orchestrator.stopping.path_watch import PathWatch
 from orchestrator.supervise import Loops
 from orchestrator.telemetry import TelemetryView, watched
 from orchestrator.telling.desk import Desk, Told
-from orchestrator.telling.pausing import Pausing
 from orchestrator.verbs import Verbs
 from orchestrator.views import (
     DeploymentView,
@@ -107,7 +107,8 @@ class Outrider(Told):
             add=self.add_model,
         )
         self._verbs = Verbs(self._c, self._registry)
-        self._desk, self._pausing = Desk(self._c, self._registry), Pausing(self._c, self._registry)
+        self._desk = Desk(self._c, self._registry, health=self.health, loops=self._loops)
+        self._issue_watch = IssueWatch(self._c.issues, self._desk.sight)
         self._started_at = self._c.clock.now()
         self.ended = asyncio.Event()
         """Set when somebody asked the daemon to end."""
@@ -153,6 +154,7 @@ class Outrider(Told):
         paths = PathWatch(self._c)
         self._loops.every("paths", timing.path_period, lambda: paths.look(self._registry.all()))
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
+        self._loops.every("issues", timing.reconcile_period, self._issue_watch.look)
         self._chores.start()
 
     async def looked(self) -> None:

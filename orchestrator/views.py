@@ -334,6 +334,8 @@ class Issue:
     hint: str | None
     since: float
     evidence: Mapping[str, object] = field(default_factory=dict)
+    deployment: str | None = None
+    """Whose story it belongs to, where it is about one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ def status(ctx: typer.Context, as_json: Json = False) -> None:
 def issues(ctx: typer.Context, as_json: Json = False) -> None:
     """List what a person should look at. Each goes from the list when it no longer holds."""
     from api.cli.client import Client
+    from orchestrator.telling.evidence import seen
 
     with Client(common(ctx).paths) as client:
         found = client.get("/issues")
@@ -104,8 +105,13 @@ def issues(ctx: typer.Context, as_json: Json = False) -> None:
         return
     for issue in found:
         say(f"{clock_time(issue['since'])}  [{issue['code']}] {issue['subject']}: {issue['text']}")
+        numbers = [one.text for one in seen(issue["evidence"]) if one.limit is not None]
+        if numbers:
+            say(f"          seen: {'; '.join(numbers)}")
         if issue["hint"]:
             say(f"          hint: {issue['hint']}")
+        if issue.get("deployment"):
+            say(f"          `outrider why {issue['deployment']}` tells the story")
     if not found:
         say("no issues")
 

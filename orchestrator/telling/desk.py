@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from orchestrator.context import Context
+from orchestrator.issue_rules._sight import Sight
 from orchestrator.registry import Registry
+from orchestrator.supervise import Loops
 from orchestrator.telling.pausing import Pausing
 from orchestrator.telling.story import Entry, Story, tell
-from orchestrator.views import PauseView
+from orchestrator.views import Health, PauseView
 
+STUCK = 60.0
+"""Seconds beyond its period without a sign of life, after which a loop is an issue."""
 KEPT = 3000
 """Journal entries that a story is made of, at most."""
 
@@ -18,9 +22,33 @@ KEPT = 3000
 class Desk:
     """Tells of the deployments of one host."""
 
-    def __init__(self, context: Context, registry: Registry) -> None:
+    def __init__(
+        self, context: Context, registry: Registry, *, health: Callable[[], Awaitable[Health]], loops: Loops
+    ) -> None:
         self._c = context
         self._registry = registry
+        self._health = health
+        self._loops = loops
+        self.pausing = Pausing(context, registry)
+
+    async def sight(self) -> Sight:
+        """What the issue rules look at."""
+        if self._c.journal.unwritten:
+            await self._c.journal.flush()
+        actors = self._registry.all()
+        failures = {actor.deployment.name: actor.deployment.failures for actor in actors}
+        return Sight(
+            at=self._c.clock.wall(),
+            health=await self._health(),
+            deployments=tuple(actor.view() for actor in actors),
+            failures={name: one.count for name, one in failures.items()},
+            parked=frozenset(name for name, one in failures.items() if one.parked),
+            open=frozenset((issue.code, issue.subject) for issue in self._c.issues.list()),
+            pauses=tuple(await self.pausing.list()),
+            gateway_quiet_s=self._c.gateway.quiet_s,
+            unwritten=self._c.journal.unwritten,
+            stuck=tuple(self._loops.stuck(STUCK * max(1.0, self._c.timing.scale))),
+        )
 
     async def why(self, name: str, *, since_s: float | None = None) -> Story:
         """The story of a deployment, by name or alias; of the last `since_s` seconds, else since a person last said
@@ -37,18 +65,17 @@ class Told:
     """The verbs of `orchestrator.facade` that tell; a part of `orchestrator.service.Outrider`."""
 
     _desk: Desk
-    _pausing: Pausing
 
     async def why(self, name: str, *, since_s: float | None = None) -> Story:
         return await self._desk.why(name, since_s=since_s)
 
     async def pauses(self) -> Sequence[PauseView]:
-        return await self._pausing.list()
+        return await self._desk.pausing.list()
 
     async def pause(self, name: str | None, *, author: str) -> Sequence[PauseView]:
-        await self._pausing.pause(name, author)
-        return await self._pausing.list()
+        await self._desk.pausing.pause(name, author)
+        return await self._desk.pausing.list()
 
     async def resume(self, name: str | None, *, author: str) -> Sequence[PauseView]:
-        await self._pausing.resume(name, author)
-        return await self._pausing.list()
+        await self._desk.pausing.resume(name, author)
+        return await self._desk.pausing.list()

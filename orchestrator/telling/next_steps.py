@@ -22,6 +22,9 @@ def what_comes(view: DeploymentView) -> Iterator[str]:
         yield _until_ready(view)
     elif view.state is State.READY:
         yield "Nothing: it serves. If its engine fails, it is started again."
+        if view.rung is not None:
+            again = duration(view.rung.up_in_s)
+            yield f"It runs on a lower rung ({view.rung.text}); the best plan is tried again in {again}."
     elif view.state is State.DRAINING:
         yield f"It stays loaded and takes nothing new until somebody says `outrider start {name}`."
     elif view.next_attempt_s is not None:
@@ -67,3 +70,5 @@ def _advice(view: DeploymentView, issues: Sequence[Issue]) -> Iterator[str]:
         yield f"`outrider logs {name} -f` shows what its engine says meanwhile"
     elif view.state is State.STOPPED:
         yield f"`outrider start {name}` starts it"
+    if view.drifted:
+        yield f"`outrider apply {name}` moves it to the plan that would be made today; `outrider plan {name}` shows it"

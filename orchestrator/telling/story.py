@@ -23,6 +23,10 @@ _HOST_KINDS = frozenset({"daemon", "podman", "device", "guard", "adoption"})
 """Entries about the host that are part of every deployment's story."""
 _FOR_ALL = frozenset({"paused", "resumed"})
 """Codes of what a person may say of all deployments at once."""
+_TOLD_ANYWAY = frozenset({"parked", "not_coming_up", "drifted", "paused_long"})
+"""Issues that say in a list what the story says itself."""
+_OF_THE_HOST = frozenset({"podman_away", "gateway_away"})
+"""Issues of the host that are everybody's."""
 _BEGINNINGS = frozenset({"desired_running", "desired_stopped", "desired_on_demand", "start_forced"})
 _DIGITS = re.compile(r"\d+(?:\.\d+)?")
 
@@ -88,7 +92,7 @@ def tell(
     folded = fold(told)
     cut = max(0, len(folded) - FIRST - LAST)
     beats = folded if not cut else folded[:FIRST] + folded[-LAST:]
-    open_issues = tuple(issue for issue in issues if issue.subject == name)
+    open_issues = tuple(issue for issue in issues if _concerns(issue, name))
     return Story(
         deployment=name,
         host=view.host,
@@ -106,7 +110,13 @@ def tell(
     )
 
 
+def _concerns(issue: Issue, name: str) -> bool:
+    return issue.code in _OF_THE_HOST or (name in (issue.subject, issue.deployment) and issue.code not in _TOLD_ANYWAY)
+
+
 def _about(event: Event, name: str) -> bool:
+    if event.kind == "issue" and event.code.removesuffix("_over") in _TOLD_ANYWAY:
+        return False
     if event.deployment is not None:
         return event.deployment == name
     return event.kind in _HOST_KINDS or event.code in _FOR_ALL or event.evidence.get("subject") == name

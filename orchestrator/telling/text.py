@@ -10,6 +10,8 @@ from orchestrator.telling.amounts import ago, count
 _MARKS = {"asked": "?", "trouble": "!", "found": "-", "done": ">", "well": "+"}
 """One sign a line, for eyes that run down the page: asked, trouble, found, done by Outrider, serves."""
 _WIDTH = 12
+_IN_HEADLINE = frozenset({"keeps_failing"})
+"""Issues that the first line says already."""
 
 
 def lines(story: Mapping[str, Any]) -> Iterator[str]:
@@ -31,9 +33,10 @@ def lines(story: Mapping[str, Any]) -> Iterator[str]:
         yield from _beat(beat)
     yield ""
     yield from _list("What comes next:", story["next"])
-    if story["issues"]:
+    issues = [f"[{issue['code']}] {issue['text']}" for issue in story["issues"] if issue["code"] not in _IN_HEADLINE]
+    if issues:
         yield ""
-        yield from _list("Look at:", [f"[{issue['code']}] {issue['text']}" for issue in story["issues"]])
+        yield from _list("Look at:", issues)
     if story["advice"]:
         yield ""
         yield from _list("What you can do:", story["advice"])

@@ -102,7 +102,8 @@ def normal(story: Mapping[str, Any], without: Collection[str] = (), words: Mappi
         for beat in story["beats"]
         if not any(fnmatch(beat["code"], pattern) for pattern in without)
     ]
-    told_once = {**story, "beats": beats, "left_out": 0, "earlier": 0}
+    issues = [issue for issue in story["issues"] if not any(fnmatch(issue["code"], pattern) for pattern in without)]
+    told_once = {**story, "beats": beats, "issues": issues, "left_out": 0, "earlier": 0}
     text = "\n".join(lines(told_once)) + "\n"
     for pattern, place in (*(words or {}).items(), *_PLACES):
         text = re.sub(pattern, place, text)
