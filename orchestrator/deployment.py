@@ -184,7 +184,8 @@ class Deployment:
             return engine.state
         live = self.live()
         if live:
-            return max(live, key=lambda e: e.generation).state
+            newest = max(live, key=lambda e: e.generation)
+            return State.WARMING if newest.state is State.READY else newest.state  # proven, and not yet in service
         if self.desired is Desired.STOPPED:
             return State.STOPPED
         reason = self.shown_reason

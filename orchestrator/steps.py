@@ -272,6 +272,8 @@ class Steps:
         if fresh:
             await self._noted(self._c.store.record_start(engine.plan.digest, d.name, seconds, now))
             d.last_start_s = engine.load_s = seconds
+        if engine.state is not State.READY:
+            return False  # it ended while that was noted, and the next decision finds it so
         d.reason, d.guarded, d.proven = None, None, engine.plan.digest
         self.ladder.ready(engine)
         self._promote(engine)
