@@ -9,6 +9,16 @@ from orchestrator.views import DeploymentView, Desired, Issue, State
 
 _COMING = frozenset({State.PULLING, State.CREATING, State.LOADING, State.WARMING})
 
+_NEXT = {
+    State.READY: "Nothing: it serves. If its engine fails, it is started again.",
+    State.DRAINING: "It stays loaded and takes nothing new until somebody says `outrider start {name}`.",
+    State.WAITING_DEVICE: "It starts by itself when the device is there.",
+    State.IDLE: "It starts with the next request.",
+    State.FAILED: "Nothing by itself: trying the same again would not help. It waits for you.",
+    State.WEDGED: "Removing it is tried again and again; nothing is loaded in its place before it is gone.",
+}
+"""What follows from a state by itself."""
+
 
 def what_comes(view: DeploymentView) -> Iterator[str]:
     """What Outrider will do without being asked, or that it will do nothing."""
@@ -18,23 +28,16 @@ def what_comes(view: DeploymentView) -> Iterator[str]:
         return
     if view.desired is Desired.STOPPED:
         yield "Its engine is stopped." if view.state is not State.STOPPED else "Nothing: it stays stopped."
-    elif view.state in _COMING:
+        return
+    if view.state in _COMING:
         yield _until_ready(view)
-    elif view.state is State.READY:
-        yield "Nothing: it serves. If its engine fails, it is started again."
-        if view.rung is not None:
-            again = duration(view.rung.up_in_s)
-            yield f"It runs on a lower rung ({view.rung.text}); the best plan is tried again in {again}."
-    elif view.state is State.DRAINING:
-        yield f"It stays loaded and takes nothing new until somebody says `outrider start {name}`."
     elif view.next_attempt_s is not None:
         yield f"It is tried again {within(view.next_attempt_s)}."
-    elif view.state is State.WAITING_DEVICE:
-        yield "It starts by itself when the device is there."
-    elif view.state is State.IDLE:
-        yield "It starts with the next request."
-    elif view.state is State.FAILED:
-        yield "Nothing by itself: trying the same again would not help. It waits for you."
+    elif view.state in _NEXT:
+        yield _NEXT[view.state].format(name=name)
+    if view.rung is not None:
+        again = duration(view.rung.up_in_s)
+        yield f"It is on a lower rung ({view.rung.text}); the best plan is tried again in {again}."
 
 
 def _until_ready(view: DeploymentView) -> str:

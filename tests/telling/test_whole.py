@@ -25,7 +25,9 @@ def test_a_killed_engine_and_a_pause(make_stack: MakeStack, test_models: Path) -
     stack = make_stack(gateway=False)
     stack.define("plain", test_models / g.TARGET, method="none")
     with stack:
-        (view,) = stack.start("plain")
+        stack.start("plain")
+        stack.wait(lambda: "ready" in stack.codes("plain"), what="it serves")
+        view = stack.deployment("plain")
         os.kill(view["engine"]["pid"], signal.SIGKILL)
         stack.wait(lambda: stack.deployment("plain")["restarts"] == 1, what="the end is seen")
         stack.wait_state("plain", "ready", may_fail=True)
