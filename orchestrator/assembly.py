@@ -22,6 +22,8 @@ from orchestrator import image_pulls, locks
 from orchestrator.actor import Actor
 from orchestrator.admission import Admission
 from orchestrator.automation import Automation
+from orchestrator.canary import Canary
+from orchestrator.canary.records import Records
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.context import Context
@@ -168,6 +170,14 @@ async def assemble(
             clock=clock,
             timing=timing,
         )
+        canary = Canary(
+            Records(ledger),
+            facts=host.facts,
+            journal=journal,
+            clock=clock,
+            timing=timing,
+            learned=observing.read,
+        )
         runner = Runner(
             podman=podman,
             paths=paths,
@@ -183,6 +193,7 @@ async def assemble(
             refresh=host.read,
             clearing=clearing,
             journal=journal,
+            canary=canary,
         )
         routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)
         guard = Guard(

@@ -41,6 +41,15 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
+class Refuted:
+    """What a combination did wrong here, by whose word, on which day (ISO)."""
+
+    text: str
+    source: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """All that this host knows from running. Empty on a new host."""
 
@@ -48,6 +57,8 @@ class Measured:
     speed: Mapping[Ran, Speed] = field(default_factory=dict)
     load_s: Mapping[Ran, float] = field(default_factory=dict)
     """Seconds from start to ready, the slower of what was seen lately."""
+    refuted: Mapping[Ran, Refuted] = field(default_factory=dict)
+    """What answered wrongly here, twice: it is not planned until that is forgotten."""
 
 
 NOTHING = Measured()

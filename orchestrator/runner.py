@@ -24,6 +24,7 @@ from containers.spec import CacheVolume, ContainerSpec, ContainerState, LogLine,
 from containers.validator import Rules, validate
 from orchestrator import proof
 from orchestrator.admission import Admission
+from orchestrator.canary import Canary
 from orchestrator.clock import Clock
 from orchestrator.crash_points import Place, reached
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
@@ -83,6 +84,7 @@ class Runner:
         refresh: Callable[[], Awaitable[None]] | None = None,
         clearing: Clearing | None = None,
         journal: Journal | None = None,
+        canary: Canary | None = None,
     ) -> None:
         self.podman = podman
         self.paths = paths
@@ -98,6 +100,7 @@ class Runner:
         self._refresh = refresh
         self._clearing = clearing
         self._journal = journal
+        self._canary = canary
 
     # up
 
@@ -155,6 +158,9 @@ class Runner:
                 engine.move(State.WARMING)
             seen(State.WARMING, "proving it with a real completion")
             proven = await self._unless_it_exits(engine, proof.prove(client, runtime, engine.plan, timing=self.timing))
+            if self._canary is not None:
+                seen(State.WARMING, "asking it what its weights say")
+                await self._unless_it_exits(engine, self._canary.before_ready(engine, client))
         engine.move(State.READY)
         engine.ready_at = self.clock.now()
         try:

@@ -24,6 +24,7 @@ class Timing:
     hub_call: float = 20.0  # the head of a hub's answer; its bytes have no deadline but `hub_stall`
     load: float = 900.0  # 8.5-9 min were seen for 27B AWQ on gfx1151 with warm caches
     proof_call: float = 120.0
+    canary: float = 30.0  # what a canary may take before ready; what is not asked by then waits for an idle hour
     drain: float = 300.0
     stop_grace: float = 10.0
     shutdown: float = 30.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-from orchestrator.measured import Measured, Ran, Residual, Speed
+from orchestrator.measured import Measured, Ran, Refuted, Residual, Speed
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -62,7 +62,21 @@ class Decoding:
     seconds: float
 
 
-def measured(starts: Iterable[Start], decodings: Iterable[Decoding], drivers: frozenset[str | None]) -> Measured:
+@dataclass(frozen=True, slots=True)
+class Refutation:
+    """A combination that answered wrongly, and with which driver."""
+
+    ran: Ran
+    driver: str | None
+    refuted: Refuted
+
+
+def measured(
+    starts: Iterable[Start],
+    decodings: Iterable[Decoding],
+    drivers: frozenset[str | None],
+    refutations: Iterable[Refutation] = (),
+) -> Measured:
     """What is known, of observations (the oldest first) with one of these drivers.
 
     Of starts those of the image that ran last count: two images of one version are two programs.
@@ -74,6 +88,7 @@ def measured(starts: Iterable[Start], decodings: Iterable[Decoding], drivers: fr
         memory={ran: r for ran, several in grouped.items() if (r := _residual(several)) is not None},
         speed={ran: s for ran, several in stretches.items() if (s := _speed(several)) is not None},
         load_s={ran: load for ran, several in grouped.items() if (load := _load(several)) is not None},
+        refuted={r.ran: r.refuted for r in refutations if r.driver in drivers},
     )
 
 

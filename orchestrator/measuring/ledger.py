@@ -16,9 +16,9 @@ from typing import Any
 import aiosqlite
 import structlog
 
-from orchestrator.measured import Ran
+from orchestrator.measured import Ran, Refuted
 from orchestrator.measuring import ran as headings
-from orchestrator.measuring.learned import Decoding, Start
+from orchestrator.measuring.learned import Decoding, Refutation, Start
 
 log = structlog.get_logger("measuring")
 SCHEMA = 1
@@ -38,6 +38,14 @@ CREATE TABLE IF NOT EXISTS decodings (
     ran TEXT NOT NULL, driver TEXT, at REAL NOT NULL, day TEXT NOT NULL, tokens INTEGER NOT NULL,
     seconds REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS decodings_by_ran ON decodings (ran, at);
+CREATE TABLE IF NOT EXISTS canary_references (
+    weights TEXT NOT NULL, version INTEGER NOT NULL, model TEXT NOT NULL, body TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (weights, version));
+CREATE TABLE IF NOT EXISTS canaries (
+    ran TEXT NOT NULL, driver TEXT, image TEXT NOT NULL, plan TEXT NOT NULL, engine TEXT NOT NULL,
+    passed INTEGER NOT NULL, whole INTEGER NOT NULL, reason TEXT NOT NULL, at REAL NOT NULL, day TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS refuted (
+    ran TEXT NOT NULL, driver TEXT, text TEXT NOT NULL, source TEXT NOT NULL, day TEXT NOT NULL, at REAL NOT NULL);
 """
 STARTS = (
     "SELECT engine, ran, driver, day, load_s, likely, peak, image, context, parallel, at, printed, worked"
@@ -46,6 +54,8 @@ STARTS = (
 """All starts, the oldest first; a row is read by `start_of`."""
 DECODINGS = "SELECT ran, driver, day, tokens, seconds FROM decodings ORDER BY rowid"
 """All stretches of decoding, the oldest first; a row is read by `decoding_of`."""
+REFUTED = "SELECT ran, driver, text, source, day FROM refuted ORDER BY rowid"
+"""What answered wrongly (`orchestrator.canary.records` writes it); a row is read by `refutation_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +105,11 @@ class Ledger:
         """An engine is ready."""
         s = row.start
         values = (row.engine, headings.to_text(s.ran), s.driver, row.image, row.context, row.parallel, row.at, s.day)
-        await self._write(
+        await self.put(
             "INSERT OR IGNORE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)",
             (*values, s.load_s, s.likely, s.peak, json.dumps(dict(row.printed)), int(s.worked)),
         )
-        await self._write(
+        await self.put(
             "DELETE FROM starts WHERE ran = ? AND driver IS ? AND rowid NOT IN"
             " (SELECT rowid FROM starts WHERE ran = ? AND driver IS ? ORDER BY rowid DESC LIMIT ?)",
             (values[1], s.driver, values[1], s.driver, STARTS_KEPT),
@@ -107,24 +117,24 @@ class Ledger:
 
     async def peaked(self, engine: str, peak: int) -> None:
         """It was seen to take more."""
-        await self._write("UPDATE starts SET peak = ? WHERE engine = ? AND NOT void", (peak, engine))
+        await self.put("UPDATE starts SET peak = ? WHERE engine = ? AND NOT void", (peak, engine))
 
     async def worked(self, engine: str) -> None:
         """It has had as many tokens as it can hold."""
-        await self._write("UPDATE starts SET worked = 1 WHERE engine = ?", (engine,))
+        await self.put("UPDATE starts SET worked = 1 WHERE engine = ?", (engine,))
 
     async def void(self, engine: str) -> None:
         """It failed or was killed: its memory says nothing. How long it took to be ready still does."""
-        await self._write("UPDATE starts SET peak = NULL, void = 1 WHERE engine = ?", (engine,))
+        await self.put("UPDATE starts SET peak = NULL, void = 1 WHERE engine = ?", (engine,))
 
     async def decoded(self, decoding: Decoding, at: float) -> None:
         """One request alone was decoded."""
         key = headings.to_text(decoding.ran)
-        await self._write(
+        await self.put(
             "INSERT INTO decodings VALUES (?, ?, ?, ?, ?, ?)",
             (key, decoding.driver, at, decoding.day, decoding.tokens, decoding.seconds),
         )
-        await self._write(
+        await self.put(
             "DELETE FROM decodings WHERE ran = ? AND driver IS ? AND rowid NOT IN"
             " (SELECT rowid FROM decodings WHERE ran = ? AND driver IS ? ORDER BY rowid DESC LIMIT ?)",
             (key, decoding.driver, key, decoding.driver, DECODINGS_KEPT),
@@ -133,17 +143,21 @@ class Ledger:
     async def forget(self, model: str | None) -> int:
         """Forget all of a model (None: everything); how many combinations that were."""
         known = {row.start.ran for row in await self.starts()} | {d.ran for d in await self.decodings()}
+        known |= {r.ran for r in await self.refutations()}
         gone = {ran for ran in known if model in (None, ran.model)}
         for ran in gone:
             key = headings.to_text(ran)
-            await self._write("DELETE FROM starts WHERE ran = ?", (key,))
-            await self._write("DELETE FROM decodings WHERE ran = ?", (key,))
+            await self.put("DELETE FROM starts WHERE ran = ?", (key,))
+            await self.put("DELETE FROM decodings WHERE ran = ?", (key,))
+            await self.put("DELETE FROM refuted WHERE ran = ?", (key,))
+            await self.put("DELETE FROM canaries WHERE ran = ?", (key,))
+        await self.put("DELETE FROM canary_references WHERE ? IN (model, '')", (model or "",))
         return len(gone)
 
     async def compact(self) -> None:
-        """Keep both tables bounded, however many combinations there were."""
-        for table in ("starts", "decodings"):
-            await self._write(
+        """Keep all tables bounded, however many combinations there were."""
+        for table in ("starts", "decodings", "canaries", "canary_references", "refuted"):
+            await self.put(
                 f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?)",  # noqa: S608 - ours
                 (MOST,),
             )
@@ -152,26 +166,32 @@ class Ledger:
 
     async def starts(self) -> Sequence[StartRow]:
         """All starts, the oldest first."""
-        return [found for row in await self._read(STARTS) if (found := start_of(row)) is not None]
+        return [found for row in await self.rows(STARTS) if (found := start_of(row)) is not None]
 
     async def decodings(self) -> Sequence[Decoding]:
         """All stretches of decoding, the oldest first."""
-        return [found for row in await self._read(DECODINGS) if (found := decoding_of(row)) is not None]
+        return [found for row in await self.rows(DECODINGS) if (found := decoding_of(row)) is not None]
 
     async def of(self, ran: Ran) -> Sequence[StartRow]:
         """The starts of one combination, the oldest first."""
         return [row for row in await self.starts() if row.start.ran == ran]
 
-    async def _read(self, query: str) -> list[Any]:
+    async def refutations(self) -> Sequence[Refutation]:
+        """All that answered wrongly."""
+        return [found for row in await self.rows(REFUTED) if (found := refutation_of(row)) is not None]
+
+    async def rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """What a query finds; nothing where the database is in trouble."""
         if self._db is None:
             return []
         try:
-            return list(await self._db.execute_fetchall(query))
+            return list(await self._db.execute_fetchall(query, values))
         except sqlite3.Error as error:
             log.warning("measurements_not_read", error=str(error))
             return []
 
-    async def _write(self, query: str, values: Sequence[object]) -> None:
+    async def put(self, query: str, values: Sequence[object] = ()) -> None:
+        """One statement; lost where the database is in trouble."""
         if self._db is None:
             return
         try:
@@ -208,6 +228,13 @@ def decoding_of(row: Any) -> Decoding | None:
     ran = headings.from_text(row[0])
     right = isinstance(row[2], str) and isinstance(row[3], int) and _seconds(row[4])
     return Decoding(ran, *row[1:]) if ran is not None and right else None
+
+
+def refutation_of(row: Any) -> Refutation | None:
+    """A row of `REFUTED`; None for what another version wrote, and for what cannot be."""
+    ran = headings.from_text(row[0])
+    words = all(isinstance(word, str) for word in row[2:5]) and isinstance(row[1], str | None)
+    return Refutation(ran, row[1], Refuted(*row[2:5])) if ran is not None and words else None
 
 
 def _seconds(value: object) -> bool:

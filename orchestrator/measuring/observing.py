@@ -82,7 +82,8 @@ class Observing:
         """Take up what was learned before."""
         starts = [row.start for row in await self._ledger.starts()]
         drivers = headings.drivers(self._host.facts())
-        self.known = learned.measured(starts, await self._ledger.decodings(), drivers)
+        refutations = await self._ledger.refutations()
+        self.known = learned.measured(starts, await self._ledger.decodings(), drivers, refutations)
 
     async def look(self, deployments: Iterable[Deployment]) -> None:
         """One look at every engine."""

@@ -11,7 +11,7 @@ from hosts.facts import HostFacts
 from orchestrator.measured import NOTHING, Measured
 from orchestrator.measuring import learned
 from orchestrator.measuring import ran as headings
-from orchestrator.measuring.ledger import DECODINGS, STARTS, decoding_of, start_of
+from orchestrator.measuring.ledger import DECODINGS, REFUTED, STARTS, decoding_of, refutation_of, start_of
 
 WAIT = 2.0
 """Seconds for a daemon that writes at the moment."""
@@ -28,6 +28,8 @@ def measured(path: Path, facts: HostFacts) -> tuple[Measured, str | None]:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=WAIT)) as db:
             starts = [found.start for row in db.execute(STARTS) if (found := start_of(row)) is not None]
             decodings = [d for row in db.execute(DECODINGS) if (d := decoding_of(row)) is not None]
+            known = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'refuted'").fetchall()  # not to older versions
+            refutations = [r for row in db.execute(REFUTED) if (r := refutation_of(row))] if known else []
     except (sqlite3.Error, OSError, ValueError, TypeError) as error:
         return NOTHING, f"{path} cannot be read ({error})"
-    return learned.measured(starts, decodings, headings.drivers(facts)), None
+    return learned.measured(starts, decodings, headings.drivers(facts), refutations), None

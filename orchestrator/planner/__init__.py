@@ -29,6 +29,7 @@ from orchestrator.planner.places import named_image, of_host
 from orchestrator.planner.placing import place
 from orchestrator.planner.ranking import Ranking
 from orchestrator.planner.rungs import ladder
+from orchestrator.planner.scoring import ran
 from orchestrator.planner.terms import Known, prepared
 from orchestrator.planner.unsupported import turned_down
 from orchestrator.planner.wishes import Preferences
@@ -111,6 +112,10 @@ def _turned_down(rejected: list[Rejected]) -> tuple[Reason, ...]:
 
 
 def _one(site: Site, candidate: Candidate, bugs: Known, *, brief: bool) -> tuple[Fitted, Plan] | Rejected:
+    wrong = site.measured.refuted.get(ran(candidate))
+    if wrong is not None:  # whoever asked for it: what answers wrongly is of no use to anybody
+        text = f"refuted here {wrong.seen}: {wrong.text}; `outrider measured rm {candidate.model}` has it tried again"
+        return replace(candidate.reject("quarantined", text, wrong.source), evidence=Evidence.REFUTED)
     if candidate.evidence is Evidence.REFUTED and site.wish.method is None and candidate.known is not None:
         text = f"refuted {candidate.known.date.isoformat()}: {candidate.known.note or 'known not to work or to pay'}"
         return candidate.reject("refuted", text, candidate.known.source)

@@ -14,6 +14,7 @@ from typing import Protocol
 from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Ngram, Runtime
 from orchestrator.plan import Method, Reason
+from orchestrator.runtimes.scoring import Scoring
 from orchestrator.settings import Settings
 
 
@@ -145,6 +146,10 @@ class RuntimeAdapter(Protocol):
     @property
     def failures(self) -> tuple[FailureSignature, ...]:
         """Most telling first."""
+
+    @property
+    def scoring(self) -> Scoring:
+        """How it is asked for its own next tokens."""
 
     def command(self, request: LaunchRequest) -> Command:
         """The arguments and environment; raises ValueError for a request it cannot carry out."""

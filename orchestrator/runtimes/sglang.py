@@ -16,8 +16,10 @@ from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Runtime
 from orchestrator.plan import KEY, NEEDS_DRAFTER, PORT, Method, Reason
 from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples
+from orchestrator.runtimes.scoring import Scoring
 from orchestrator.runtimes.sglang_boot import BOOT, KEY_VARIABLE
 from orchestrator.runtimes.sglang_failures import FAILURES
+from orchestrator.runtimes.sglang_scoring import SCORING
 
 _ALGORITHM = {
     Method.NGRAM: "NGRAM",
@@ -98,6 +100,7 @@ class Sglang:
     evidence_path: str | None = "/get_server_info"
     """/server_info in newer versions, which still have this name."""
     failures: tuple[FailureSignature, ...] = FAILURES
+    scoring: Scoring = SCORING
 
     def command(self, request: LaunchRequest) -> Command:
         """The interpreter with `BOOT`, then the server's arguments; `prefix` is the interpreter, else `python3`.

@@ -17,9 +17,11 @@ from orchestrator.plan import KEY, SOCKET, Method, Reason
 from orchestrator.runtimes import vllm_attention as attention
 from orchestrator.runtimes import vllm_speculation as speculation
 from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples
+from orchestrator.runtimes.scoring import Scoring
 from orchestrator.runtimes.vllm_attention import WHEEL
 from orchestrator.runtimes.vllm_failures import FAILURES
 from orchestrator.runtimes.vllm_flags import ENVIRONMENT, FLAGS, MOE_BACKENDS, OLDEST, at_least, knows, too_old, unknown
+from orchestrator.runtimes.vllm_scoring import SCORING
 
 _METRICS = {
     "vllm:num_requests_running": "running",
@@ -65,6 +67,7 @@ class Vllm:
     evidence_path: str | None = None
     """Only the counters tell whether it drafts; they stand still while the schedule says 0."""
     failures: tuple[FailureSignature, ...] = FAILURES
+    scoring: Scoring = SCORING
 
     def command(self, request: LaunchRequest) -> Command:
         """`vllm serve`: the model is the positional argument. The key comes by environment."""

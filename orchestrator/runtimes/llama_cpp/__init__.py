@@ -19,6 +19,8 @@ from orchestrator.runtimes.base import Command, EngineCounters, FailureSignature
 from orchestrator.runtimes.llama_cpp import arguments
 from orchestrator.runtimes.llama_cpp.failures import FAILURES
 from orchestrator.runtimes.llama_cpp.refusals import refusal
+from orchestrator.runtimes.llama_cpp.scoring import SCORING
+from orchestrator.runtimes.scoring import Scoring
 
 __all__ = ["LlamaCpp"]
 
@@ -58,6 +60,7 @@ class LlamaCpp:
     evidence_path: str | None = "/slots"
     """/props says `none` even when DFlash is on; a slot's `speculative` is the truth."""
     failures: tuple[FailureSignature, ...] = FAILURES
+    scoring: Scoring = SCORING
 
     def command(self, request: LaunchRequest) -> Command:
         """The model is named with -m, its public name with --alias; -c is the total over slots. Aliases
