@@ -19,6 +19,8 @@ FIRST, LAST = 10, 40
 """So many entries of a long story's beginning and end are told."""
 LONGEST_CYCLE = 12
 """Entries of one attempt, at most, that is known again when it repeats."""
+EXPECTED = frozenset({"canary_passed"})
+"""Entries that went as they should, and that the next one (`ready`) says in its own words."""
 _HOST_KINDS = frozenset({"daemon", "podman", "device", "guard", "adoption"})
 """Entries about the host that are part of every deployment's story."""
 _FOR_ALL = frozenset({"paused", "resumed"})
@@ -86,7 +88,7 @@ def tell(
     """The story of a deployment. `entries` are the journal's, oldest first, of any deployment; without `since_s` it
     begins where a person last said what they want."""
     name = view.deployment
-    mine = [entry for entry in entries if _about(entry.event, name)]
+    mine = [entry for entry in entries if _about(entry.event, name) and entry.event.code not in EXPECTED]
     begins = _beginning(mine, since_s)
     told = [beat(entry) for entry in mine[begins:]]
     folded = fold(told)
