@@ -170,14 +170,6 @@ async def assemble(
             clock=clock,
             timing=timing,
         )
-        canary = Canary(
-            Records(ledger),
-            facts=host.facts,
-            journal=journal,
-            clock=clock,
-            timing=timing,
-            learned=observing.read,
-        )
         runner = Runner(
             podman=podman,
             paths=paths,
@@ -193,7 +185,14 @@ async def assemble(
             refresh=host.read,
             clearing=clearing,
             journal=journal,
-            canary=canary,
+            canary=Canary(
+                Records(ledger),
+                facts=host.facts,
+                journal=journal,
+                clock=clock,
+                timing=timing,
+                learned=observing.read,
+            ),
         )
         routing = RoutingTable(boot_id=boot, owner=paths.owner, host=name, revision=revision)
         guard = Guard(
