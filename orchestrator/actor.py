@@ -22,7 +22,7 @@ from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed, OutriderError
 from orchestrator.flight import DAEMON_ENDS, Flight, Outcome, landed
-from orchestrator.lifecycle import Step
+from orchestrator.lifecycle import ADMITTING, COMING, Step
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Method, Planned
 from orchestrator.steps import Steps
@@ -174,7 +174,7 @@ class Actor:
         def change() -> None:
             d = self.deployment
             for engine in d.live():
-                if engine.generation not in generations or engine.state in (State.FAILED, State.STOPPING):
+                if engine.generation not in generations or engine.state not in COMING | ADMITTING:
                     continue
                 engine.verdict, engine.admit = verdict, False
                 engine.move(State.FAILED)

@@ -131,6 +131,10 @@ class Admission:
     async def _made_room(self, plan: Plan, devices: tuple[str, ...], missing: int) -> bool:
         return self.make_room is not None and await self.make_room(plan, devices, missing)
 
+    def promised(self) -> Mapping[str, Claim]:
+        """The claims of engines that are not ready yet, by engine id."""
+        return dict(self._promised)
+
     def claims(self) -> Mapping[str, Claim]:
         """Every claim there is, by engine id: promised, or taken."""
         return {**self._taken, **self._promised}

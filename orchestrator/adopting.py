@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from containers import labels as container_labels
+from containers.errors import ContainerError
 from containers.labels import Labels
 from containers.podman import Podman
 from containers.spec import ContainerState
@@ -87,6 +89,9 @@ class Adopter:
             check.result()
         known = {e.id for a in actors.values() for e in a.deployment.engines}
         await asyncio.to_thread(self._tidy, kept | known)
+        for gone in sorted(proven - kept - known):  # the daemon before died between its end and this
+            with suppress(DatabaseFailed):
+                await self._c.store.forget_engine(gone)
 
     async def relist(self, actors: Sequence[Actor]) -> None:
         """Compare what Podman lists with what is known."""
@@ -230,8 +235,13 @@ class Adopter:
             await self._c.gateway.drain(one.labels.engine, self._c.timing.drain, self._c.routing.revision)
         if one.container.alive:
             await ladder.end(self._podman, self._c.clock, one.container.id, self._c.timing.stop_grace)
-        await self._podman.remove(one.container.id)
+        try:
+            await self._podman.remove(one.container.id)
+        except ContainerError:  # that no answer came does not mean that it was not done
+            if await self._podman.inspect(one.container.id) is not None:
+                raise
         if one.labels is not None:
+            self._c.admission.forget(one.labels.engine)
             await asyncio.to_thread(remove_files, self._c.paths, one.labels.engine)
             await self._c.store.forget_engine(one.labels.engine)
 

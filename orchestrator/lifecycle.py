@@ -79,9 +79,11 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {before: frozenset(after) for be
 COMING = frozenset({State.PULLING, State.CREATING, State.LOADING, State.WARMING})
 """States of an engine that does not serve yet and is on its way."""
 GONE = frozenset({State.STOPPED})
-SERVING = frozenset({State.READY, State.DRAINING, State.STOPPING})
+ADMITTING = frozenset({State.READY, State.DRAINING})
+"""States of an engine that answers requests, if only those in flight."""
+SERVING = ADMITTING | {State.STOPPING}
 """States that an engine goes through while it is the one that serves."""
-CONTAINED = frozenset({State.LOADING, State.WARMING, State.READY, State.DRAINING})
+CONTAINED = ADMITTING | {State.LOADING, State.WARMING}
 """States in which an engine has a container; in others it may have one."""
 
 

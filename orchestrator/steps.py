@@ -37,6 +37,8 @@ from orchestrator.switch_step import SwitchStep
 from orchestrator.views import Desired, State, Why
 
 MB = 1_000_000
+OURSELVES = "outrider"
+"""Who plans when nobody asked."""
 WEDGED = "wedged"
 """The code with which a take-down says that the process is still there."""
 log = structlog.get_logger("steps")
@@ -54,6 +56,8 @@ class Steps:
         self._publish = publish
         self._exited = exited
         self._cause: Cause | None = None
+        self._unplanned = False
+        """The last attempt to plan failed."""
         self.ladder = Climber(deployment, context)
         self._switching = SwitchStep(deployment, context, publish, self)
 
@@ -62,7 +66,7 @@ class Steps:
         try:
             match decision.action:
                 case Step.PLAN:
-                    await self._plan(cause or Cause(decision.reason, "outrider"))
+                    await self._plan(cause or Cause(decision.reason, OURSELVES))
                 case Step.START:
                     await self._start(self._wanted())
                 case Step.CONTINUE:
@@ -117,6 +121,7 @@ class Steps:
                 d.entry, speculate=d.speculate, running=running, fetch=fetch, choose=self.ladder.choose
             )
         except OutriderError as error:
+            self._unplanned = True
             if d.serving_engine is None:
                 if isinstance(error, DeviceMissing):
                     self._c.needs.waits(d.name, error)
@@ -128,8 +133,9 @@ class Steps:
             return
         d.fresh = plan.digest
         self.ladder.planned(plan)
-        if d.serving_engine is None:
+        if d.serving_engine is None and (self._unplanned or cause.by != OURSELVES):
             d.failures, d.reason = backoff.Failures(), None  # what was in the way of a plan no longer is
+        self._unplanned = False
         before = d.wanted
         if before is not None and before.digest == plan.digest:
             self.emit(

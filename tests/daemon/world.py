@@ -210,6 +210,9 @@ class Memory:
     def adopt(self, engine: str, plan: Plan, *, loading: bool = False) -> None:
         self.adopted[engine] = loading
 
+    def forget(self, engine: str) -> None:
+        self.adopted.pop(engine, None)
+
 
 class Room:
     """In the memory guard's place: whether there is room again, as the test says."""
