@@ -18,6 +18,7 @@ from orchestrator import backoff, lifecycle
 from orchestrator.context import Cause, Context
 from orchestrator.decision import Decision
 from orchestrator.defects import Defects
+from orchestrator.demand.unloading import Leaving
 from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed, OutriderError
@@ -79,7 +80,8 @@ class Actor:
             d.stuck_until = None
             for engine in d.engines:
                 engine.again_at = None
-            if desired is Desired.RUNNING and d.serving_engine is None and not self._starting():
+            d.called, d.leaving = bool(d.live()), None
+            if desired is not Desired.STOPPED and d.serving_engine is None and not self._starting():
                 d.failures = backoff.Failures()
                 d.reason = None
                 if not d.loading and self._steps.ladder.up("start", author):
@@ -96,6 +98,34 @@ class Actor:
     def _starting(self) -> bool:
         """Whether a step that brings an engine up is in hand."""
         return self._work is not None and self._step is not None and self._step.action in ABORTABLE
+
+    def call(self) -> None:
+        """A request waits for it. Takes effect in the next round; nobody is kept waiting for that."""
+
+        def change() -> None:
+            self.deployment.called, self.deployment.leaving = True, None
+
+        self._tell(change)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more, and it has not come."""
+
+        def change() -> None:
+            if not self.deployment.live():
+                self.deployment.called = False
+
+        self._tell(change)
+
+    async def let_go(self, leaving: Leaving) -> None:
+        """Unload what serves, unless it is in use: it was idle, or another needs its room. `desired` stays."""
+
+        def change() -> None:
+            d = self.deployment
+            engine = d.serving_engine
+            if d.desired is Desired.ON_DEMAND and engine is not None and engine.state is State.READY and not d.busy:
+                d.called, d.leaving = False, leaving
+
+        await self._ask(change)
 
     async def restart(self) -> None:
         """Stop what runs and start it again with the same plan."""
@@ -190,6 +220,13 @@ class Actor:
 
     def wake(self) -> None:
         """Look again: an engine ended, or time passed."""
+        self._wake.set()
+
+    def _tell(self, change: Callable[[], None]) -> None:
+        if not self._running:
+            change()
+            return
+        self._mailbox.put_nowait(Message(change, asyncio.get_running_loop().create_future()))
         self._wake.set()
 
     async def _ask(self, change: Callable[[], None]) -> None:
@@ -299,6 +336,7 @@ class Actor:
         if self._work is None and self._steps.ladder.look():
             self._replan = Cause("a_day_passed", "ladder", automatic=True)
         self._look_at_devices()
+        d.uncallable = self._context.demand.uncallable(d)
         self.take_turn()
         if d.stuck_until is not None and d.stuck_until > now:
             return lifecycle.decide(d.situation(now))
@@ -372,12 +410,17 @@ class Actor:
         """Give the gateway and followers the present state."""
         route = self.deployment.route(self._context.clock.now(), self._context.timing.held_backoff)
         self._context.routing.publish(self.deployment.name, route)
+        self._context.demand.noticed()
 
     # views
 
     def view(self) -> DeploymentView:
         view = self.deployment.view(self._context.gateway, self._context.clock.now())
-        return replace(view, paused_by=self._context.automation.paused(view.deployment))
+        return replace(
+            view,
+            paused_by=self._context.automation.paused(view.deployment),
+            demand=self._context.demand.view(self.deployment),
+        )
 
     def adopt(self, engine: Engine) -> None:
         """Take over an engine that a former daemon started; before `run`."""
@@ -385,6 +428,7 @@ class Actor:
         if d.engine(engine.generation) is not None:
             return
         d.engines.append(engine)
+        d.called = True  # a request called it, of which only the former daemon knew
         # without drafts and with a policy: a former daemon's governor took speculation back
         d.speculate = engine.plan.method is not Method.NONE or d.entry.speculation.policy == "off"
         if engine.state is State.READY and (d.serving is None or engine.generation > d.serving):

@@ -9,7 +9,7 @@ is seen to be free again: whoever takes it down forgets it last.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,6 +79,9 @@ class Admission:
         self._limit = limit
         self.floor: Callable[[], int] = lambda: host_reserve(self._facts())
         """Bytes of system memory that no engine may count on: `host_reserve`, or more."""
+        self.yielding: Callable[[str], Collection[str]] = lambda _: ()
+        """Asked with a model's name: the models that make way when it comes, so that its plan may count on their
+        memory."""
         self._promised: dict[str, Claim] = {}
         self._taken: dict[str, Claim] = {}
         self.queues = DeviceQueues()
@@ -165,13 +168,14 @@ class Admission:
 
     def facts_for(self, model: str) -> HostFacts:
         """The host's facts as a new plan of `model` may see them: what its own engines take counts as
-        free, for the new plan replaces them, and the limit is kept."""
+        free, for the new plan replaces them, as does what makes way for it; the limit is kept."""
         facts = self._facts()
-        own = [c for c in self._taken.values() if c.model == model]
+        going = {model, *self.yielding(model)}
+        own = [c for c in self._taken.values() if c.model in going]
         memory = facts.memory
         available = memory.available + sum(c.size for c in own if HOST in c.devices)
         if self._limit is not None:
-            others = sum(c.size for c in self._taken.values() if HOST in c.devices and c.model != model)
+            others = sum(c.size for c in self._taken.values() if HOST in c.devices and c.model not in going)
             available = min(available, self._limit - others + host_reserve(facts))
         more = max(0, self.floor() - host_reserve(facts))  # kept beyond what the planner leaves alone by itself
         available -= more

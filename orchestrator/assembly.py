@@ -27,6 +27,7 @@ from orchestrator.canary.records import Records
 from orchestrator.clock import Clock
 from orchestrator.config import Config
 from orchestrator.context import Context
+from orchestrator.demand.desk import Desk
 from orchestrator.device_gate import DeviceGate
 from orchestrator.device_reports import Processes
 from orchestrator.device_wait import DeviceWait
@@ -70,6 +71,7 @@ class Parts:
     planning: Planning
     context: Context
     guard: Guard
+    desk: Desk
     jobs: Jobs
     gate: DeviceGate
     observing: Observing
@@ -213,18 +215,33 @@ async def assemble(
             memory=store,
             issues=issues,
         )
-        automation = Automation()
-        for row in await store.paused():
-            automation.pause(row.name, row.author)
+        automation = await _automation(store)
         shared = (paths, clock, timing, store, journal, issues, routing, gateway, admission, planning, runner)
         crashes = await CrashLedger.open(store, boot)
         pauses = PauseWatch(journal, clock, timing)
-        context = Context(
-            *(*shared, marks, guard, images, gate, needs, Turns(), automation), ledger=crashes, pauses=pauses
+        desk = Desk(
+            config.demand,
+            config.group,
+            admission=admission,
+            gateway=gateway,
+            journal=journal,
+            automation=automation,
+            clock=clock,
+            timing=timing,
+            awake_since=pauses.awake_since,
         )
+        context = Context(*shared, marks, guard, images, gate, needs, Turns(), automation, crashes, pauses, desk)
         known = (config, version, boot, podman, host, roots, planning)
         desired = await store.desired()
-        return Parts(*known, context, guard, jobs, gate, observing, pauses, desired, revive, closing.pop_all())
+        return Parts(*known, context, guard, desk, jobs, gate, observing, pauses, desired, revive, closing.pop_all())
+
+
+async def _automation(store: Store) -> Automation:
+    """What a person paused, and has not resumed since."""
+    automation = Automation()
+    for row in await store.paused():
+        automation.pause(row.name, row.author)
+    return automation
 
 
 def watch_devices(parts: Parts, actors: Callable[[], Sequence[Actor]]) -> DeviceWatch:

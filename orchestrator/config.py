@@ -24,6 +24,7 @@ from orchestrator.catalogue.reading import read as read_catalogue
 from orchestrator.config_diff import diff
 from orchestrator.config_files import clashes, read_toml, validated
 from orchestrator.config_problems import ConfigProblems, Problem
+from orchestrator.demand.groups import Group
 from orchestrator.models import Frozen, ModelEntry
 from orchestrator.paths import Paths
 
@@ -208,6 +209,19 @@ class GuardSettings(Frozen):
     """Percent of the last ten seconds in which all tasks waited for memory (`full avg10`): above it, engines go."""
 
 
+class DemandSettings(Frozen):
+    """`[demand]`: models that are loaded by the first request for them."""
+
+    by_default: bool = False
+    """Whether models of `models.d` that nobody has started or stopped yet are there on demand."""
+    ttl_s: float | None = Field(default=None, gt=0)
+    """Seconds without a request after which such a model is unloaded; None waits until another needs its room."""
+    residence_s: float = Field(default=30.0, ge=0)
+    """Seconds that a model stays loaded at least before it makes way for another."""
+    turn_s: float = Field(default=30.0, ge=0)
+    """Seconds for which a request waits for a model in use; then that one admits no more and makes way."""
+
+
 class LogSettings(Frozen):
     """`[logs]`: how large logs may become."""
 
@@ -244,8 +258,11 @@ class _Tables(Frozen):
     images: ImageSettings = ImageSettings()
     hub: HubSettings = HubSettings()
     guard: GuardSettings = GuardSettings()
+    demand: DemandSettings = DemandSettings()
     logs: LogSettings = LogSettings()
     timing: TimingSettings = TimingSettings()
+    group: tuple[Group, ...] = ()
+    """Models that may not all be loaded at the same time."""
 
 
 class Config(_Tables):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODEL = "model "
 """A model's line has the subject `model NAME`; a name holds no space, so it is no setting's key."""
 
-_AT_ONCE = ("aliases", "load_s", "priority", "preemptible")
+_AT_ONCE = ("aliases", "load_s", "priority", "preemptible", "on_demand", "ttl_s", "pinned")
 """Keys of a model that the daemon takes up without touching an engine."""
 _POLICY = ("policy", "drop_above", "resume_below", "dwell_s", "max_switch_s")
 """Keys of its speculation that only the governor reads."""
@@ -36,6 +36,8 @@ _SECTIONS = (
     ("images", "images"),
     ("hub", "hub"),
     ("guard", "guard"),
+    ("demand", "demand"),
+    ("group", "group"),
     ("logs", "logs"),
     ("timing", "timing"),
     ("defaults", "engine"),
@@ -53,7 +55,9 @@ class Action(StrEnum):
 
 
 _TAKEN_UP = {
+    "demand": Action.NONE,
     "engine": Action.APPLY,
+    "group": Action.NONE,
     "guard": Action.NONE,
     "hub": Action.NONE,
     "images": Action.NONE,

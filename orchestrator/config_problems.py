@@ -152,7 +152,7 @@ def _unknown_key(owner: type[BaseModel], name: str) -> tuple[str, str]:
     return "is not a known key", did_you_mean(name, known)
 
 
-_SETTINGS_TABLES = frozenset({"host", "gateway", "api", "podman", "timing", "engine"})
+_SETTINGS_TABLES = frozenset({"host", "gateway", "api", "podman", "demand", "timing", "engine"})
 
 
 def _all(value: str, choices: Sequence[str]) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.admission import Admission
 from orchestrator.automation import Automation
 from orchestrator.clock import Clock
-from orchestrator.config import GuardSettings
+from orchestrator.config import DemandSettings, GuardSettings
+from orchestrator.demand.groups import Group
 from orchestrator.deployment import Deployment
 from orchestrator.device_wait import DeviceWait
 from orchestrator.events import Journal
@@ -26,7 +28,7 @@ from orchestrator.runner import Runner
 from orchestrator.store import Store
 from orchestrator.timing import Timing
 from orchestrator.turns import Turns
-from orchestrator.views import Why
+from orchestrator.views import DemandView, State, Why
 
 
 class Devices(Protocol):
@@ -60,6 +62,46 @@ class NeverPaused:
         return float("-inf")
 
 
+class Demands(Protocol):
+    """What a deployment asks of whoever has models started and unloaded by requests (`orchestrator.demand.desk`)."""
+
+    def configure(self, settings: DemandSettings, groups: Sequence[Group]) -> None:
+        """Take up other settings."""
+
+    def uncallable(self, d: Deployment) -> Why | None:
+        """Why no request brings it up now; None when one does."""
+
+    def noticed(self) -> None:
+        """A deployment changed: what waits for room looks again."""
+
+    def room_for(
+        self, d: Deployment, plan: Plan, seen: Callable[[State, str], None]
+    ) -> AbstractAsyncContextManager[None]:
+        """Wait for the room that a start needs, and keep it within. Raises `DoesNotFit`."""
+
+    def view(self, d: Deployment) -> DemandView | None:
+        """What is shown of it."""
+
+
+class NoDemands:
+    """Where nothing is there on demand: everybody has room."""
+
+    def configure(self, settings: DemandSettings, groups: Sequence[Group]) -> None: ...
+
+    def uncallable(self, d: Deployment) -> Why | None:
+        return None
+
+    def noticed(self) -> None: ...
+
+    def room_for(
+        self, d: Deployment, plan: Plan, seen: Callable[[State, str], None]
+    ) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    def view(self, d: Deployment) -> DemandView | None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every deployment of a host shares."""
@@ -85,6 +127,7 @@ class Context:
     ledger: Ledger = field(default_factory=Ledger)
     """The crash ledger; without a database it is remembered in memory alone."""
     pauses: Awake = field(default_factory=NeverPaused)
+    demand: Demands = field(default_factory=NoDemands)
 
 
 @dataclass(frozen=True, slots=True)

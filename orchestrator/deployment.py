@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from containers.spec import LogLine
 from orchestrator.backoff import Failures
+from orchestrator.demand.unloading import Leaving
 from orchestrator.engine import Engine
 from orchestrator.errors import DeviceMissing, EngineFailed
 from orchestrator.gateway_link import GatewayLink
@@ -68,6 +69,12 @@ class Deployment:
     """The daemon is about to end with its engines; what is desired stays."""
     drained: bool = False
     """A person asked to admit nothing more; the engine stays."""
+    called: bool = False
+    """There on demand: a request asked for it since it was last unloaded."""
+    leaving: Leaving | None = None
+    """Why what serves is to be unloaded, though nobody said that it should stop."""
+    uncallable: Why | None = None
+    """There on demand: why no request brings it up now."""
     after: str | None = None
     """The daemon has just started, and this one is to be through first."""
     suspicion: Suspicion | None = None
@@ -148,25 +155,28 @@ class Deployment:
 
     @property
     def should_run(self) -> bool:
-        return self.desired is Desired.RUNNING and not self.halted
+        called = self.desired is Desired.ON_DEMAND and self.called
+        return (called or self.desired is Desired.RUNNING) and not self.halted
 
     def images(self) -> tuple[bool, tuple[str, ...]]:
         """Whether it runs or is to run, and the images of its engines and of the plan it would start from."""
         live = self.live()
         wanted = () if self.wanted is None else (self.wanted.image,)
         named = () if self.entry.image is None else (self.entry.image,)
-        return bool(live) or self.desired is Desired.RUNNING, (*(e.plan.image for e in live), *wanted, *named)
+        return bool(live) or self.desired is not Desired.STOPPED, (*(e.plan.image for e in live), *wanted, *named)
 
     # how it looks
 
     @property
     def shown_reason(self) -> Why | None:
         """Why it is not as it should be."""
+        if self.uncallable is not None and not self.called:
+            return self.uncallable
         if self.suspicion is not None and self.serving_engine is None:
             return self.suspicion.why
         if self.barred is not None and self.should_run and self.serving_engine is None:
             return self.barred
-        if self.after is not None and self.desired is Desired.RUNNING:
+        if self.after is not None and self.should_run:
             return Why(TURN, f"waiting for its turn (after {self.after})")
         return self.reason
 
@@ -188,6 +198,8 @@ class Deployment:
             return State.WARMING if newest.state is State.READY else newest.state  # proven, and not yet in service
         if self.desired is Desired.STOPPED:
             return State.STOPPED
+        if self.desired is Desired.ON_DEMAND and not self.called:
+            return State.FAILED if self.failures.parked else State.IDLE
         reason = self.shown_reason
         if reason is not None and reason.code == TURN:
             return State.CREATING
@@ -224,11 +236,21 @@ class Deployment:
             name=self.name,
             aliases=self.entry.aliases,
             state=self.shown_state(),
-            hold=not served and self.should_run and coming and not self.drained,
+            hold=not served
+            and not self.drained
+            and ((self.should_run and coming) or self._comes_when_called(now, patience)),
             reason=None if self.shown_reason is None else self.shown_reason.code,
             retry_after_s=None if self.failures.delay is None else round(self.failures.delay, 1),
             engines=engines,
         )
+
+    def _comes_when_called(self, now: float, patience: float) -> bool:
+        """Whether the next request brings it up, or one that waits already has it come again."""
+        if self.desired is not Desired.ON_DEMAND or self.halted or self.called or self.failures.parked:
+            return False
+        retry_at = self.failures.retry_at
+        free = self.uncallable is None and self.held is None
+        return free and (retry_at is None or retry_at - now <= patience)
 
     def _comes_back(self, now: float, patience: float) -> bool:
         """Whether it is between two tries that are close enough for requests to wait."""

@@ -29,6 +29,7 @@ from orchestrator.views import (
     PinView,
     PruneResult,
     ReloadResult,
+    RoomView,
 )
 from orchestrator.weights.request import PullPreview
 
@@ -112,6 +113,12 @@ class Facade(Protocol):
 
     async def resume(self, name: str | None, *, author: str) -> Sequence[PauseView]:
         """Act by itself again. Raises NotFound, and Refused for one deployment while everything is paused."""
+
+    async def room(self, name: str) -> RoomView:
+        """What would have to be unloaded if this model were started now; changes nothing.
+
+        Raises NotFound, and what planning raises.
+        """
 
     async def engines(self) -> Sequence[EngineView]: ...
     async def jobs(self) -> Sequence[JobView]: ...

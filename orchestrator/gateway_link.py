@@ -112,6 +112,10 @@ class GatewayLink:
     def in_flight(self, model: str) -> int:
         return self._model(model).in_flight if self.heard else 0
 
+    def arrivals(self, model: str) -> int:
+        """Requests for the model that gateways have seen since this daemon hears them."""
+        return self._model(model).totals.get("arrivals", 0)
+
     def waiting(self, model: str) -> int:
         return self._model(model).waiting if self.heard else 0
 

@@ -9,7 +9,6 @@ from orchestrator import governor
 from orchestrator.actor import Actor
 from orchestrator.context import Cause, Context
 from orchestrator.governor import Governing
-from orchestrator.views import Desired
 
 
 async def govern(context: Context, actors: Sequence[Actor]) -> None:
@@ -24,7 +23,7 @@ async def govern(context: Context, actors: Sequence[Actor]) -> None:
 async def _govern(context: Context, actor: Actor) -> None:
     d, now = actor.deployment, context.clock.now()
     policy = d.entry.speculation
-    if policy.policy != "qps" or d.busy or d.serving_engine is None or d.desired is not Desired.RUNNING:
+    if policy.policy != "qps" or d.busy or d.serving_engine is None or not d.should_run:
         return
     rate = context.gateway.rate(d.name)
     d.governor = governor.observe(d.governor, policy, rate=rate, now=now)

@@ -243,6 +243,12 @@ class ModelEntry(Frozen):
     """When the daemon starts, the models with the highest start first, one after the other."""
     preemptible: bool = False
     """Whether its engine goes first when the host runs out of memory."""
+    on_demand: bool | None = None
+    """Whether it is there on demand as long as nobody has started or stopped it; None takes [demand] by_default."""
+    ttl_s: float | None = Field(default=None, gt=0)
+    """Seconds without a request after which it is unloaded when it is there on demand; None takes [demand] ttl_s."""
+    pinned: bool = False
+    """Whether it stays loaded once it is: never unloaded for being idle, nor for another's sake."""
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelEntry:

@@ -57,6 +57,7 @@ class Reloading:
         self._config = new
         self._planning.configure(new)
         self._context.guard.configure(new.guard)
+        self._context.demand.configure(new.demand, new.group)
         if changes:
             self._context.journal.emit(
                 "config",

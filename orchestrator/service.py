@@ -49,6 +49,7 @@ from orchestrator.views import (
     PinView,
     PruneResult,
     ReloadResult,
+    RoomView,
     Why,
 )
 from orchestrator.weights.manager import Weights
@@ -115,6 +116,7 @@ class Outrider(Told):
         for entry in parts.config.models:
             self._registry.define(entry)
         self._c.images.attend(self._image_users)
+        parts.desk.actors = self._registry.all
         for row in parts.desired:
             actor = self._registry.own(row.deployment)
             if actor is not None:
@@ -153,6 +155,7 @@ class Outrider(Told):
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
         paths = PathWatch(self._c)
         self._loops.every("paths", timing.path_period, lambda: paths.look(self._registry.all()))
+        self._loops.every("demand", timing.demand_period, self._look_at_demand)
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._loops.every("issues", timing.reconcile_period, self._issue_watch.look)
         self._chores.start()
@@ -289,7 +292,7 @@ class Outrider(Told):
     async def remove_model(self, name: str, *, weights: bool) -> None:
         entry = self._p.planning.find(name)
         actor = self._registry.own(entry.name)
-        if actor is not None and (actor.deployment.live() or actor.deployment.desired is Desired.RUNNING):
+        if actor is not None and (actor.deployment.live() or actor.deployment.desired is not Desired.STOPPED):
             raise Refused(f"{entry.name} is running", hint=f"`outrider stop {entry.name}` first")
         await self._weights.remove(entry, weights=weights)
         await self.reload(dry_run=False)
@@ -338,6 +341,19 @@ class Outrider(Told):
             return
         async for line in self._p.podman.logs(engine.container_id, tail=tail, follow=follow):
             yield line
+
+    async def room(self, name: str) -> RoomView:
+        d = self._registry.known(name).deployment
+        plan = d.wanted or await self._p.planning.plan(d.entry, speculate=d.speculate)
+        return self._p.desk.preview(d, plan)
+
+    async def _look_at_demand(self) -> None:
+        if not self._rounds.adopted.is_set():
+            return
+        for actor in self._registry.all():
+            if self._p.desk.on_by_default(actor.deployment):
+                await self.set_desired(actor.deployment.name, Desired.ON_DEMAND, author="configuration")
+        await self._p.desk.look()
 
     # what was learned from running
 
@@ -396,3 +412,4 @@ class Outrider(Told):
 
     async def gateway_report(self, report: Mapping[str, Any]) -> None:
         self._c.gateway.report(report)
+        self._p.desk.heard()

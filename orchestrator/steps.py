@@ -20,6 +20,7 @@ from orchestrator import backoff, device_policy
 from orchestrator.context import Cause, Context
 from orchestrator.crash_points import Place, reached
 from orchestrator.decision import Decision
+from orchestrator.demand.unloading import emptied
 from orchestrator.deployment import Deployment, Transfer
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
 from orchestrator.errors import (
@@ -75,7 +76,8 @@ class Steps:
                     await self._switching.carry_out(self._wanted(), self._cause)
                 case Step.STOP:
                     # what is desired is left as it was when the daemon ends with its engines
-                    asked = self._d.desired is Desired.STOPPED or decision.reason != "desired_stopped"
+                    ends = self._d.halted and self._d.desired is not Desired.STOPPED
+                    asked = not ends or decision.reason != "desired_stopped"
                     await self.stop(self._engine(decision), decision.reason if asked else "daemon_ends")
                 case Step.CLEAN:
                     await self._clean(self._engine(decision))
@@ -208,8 +210,11 @@ class Steps:
             return
         if plan.devices and not await self._devices_of(plan):
             return
-        engine = await self.new_engine(plan)
-        await self.bring_up(engine)
+        try:
+            async with self._c.demand.room_for(self._d, plan, self._seen):
+                await self.bring_up(await self.new_engine(plan))
+        except DoesNotFit as error:
+            self.record_failure(error, ran_for=0.0)
 
     async def _devices_of(self, plan: Plan) -> bool:
         """Whether the plan can be started as it is. A device that is gone is waited for; one that is there under
@@ -339,12 +344,17 @@ class Steps:
     async def stop(self, engine: Engine, reason: str) -> None:
         """Drain, then the stop ladder; ends with the engine gone."""
         d = self._d
+        leaving = d.leaving if d.desired is Desired.ON_DEMAND and reason == "desired_stopped" else None
+        if leaving is not None:
+            reason = leaving.code
         d.phase = (engine.state, f"stopping ({reason})", self._c.clock.now())
+        if leaving is not None and not await emptied(d, engine, leaving, self._c, self._publish):
+            return
         if engine.state is State.READY:
             engine.admit = False
             engine.move(State.DRAINING)
             self._publish()
-        if engine.state is State.DRAINING:
+        if engine.state is State.DRAINING and leaving is None:
             reached(Place.DRAINING)
             drained = await self._c.runner.drain(engine, self._c.routing.revision)
             self.emit(
@@ -391,6 +401,7 @@ class Steps:
         if self._d.serving == engine.generation:
             self._d.serving = None
         self._d.engines.remove(engine)
+        self._d.leaving = None
         self.emit("stopped", f"{engine.name} is gone ({reason})", evidence={"generation": engine.generation})
         self._publish()
 

@@ -26,6 +26,7 @@ class Timing:
     proof_call: float = 120.0
     canary: float = 30.0  # what a canary may take before ready; what is not asked by then waits for an idle hour
     drain: float = 300.0
+    unload_drain: float = 2.0  # an idle model whose last answer takes longer is not idle: it stays
     stop_grace: float = 10.0
     shutdown: float = 30.0
     cut_off: float = 20.0  # an engine that listens inside and is dead from outside is given up after so long
@@ -64,6 +65,8 @@ class Timing:
     link_retry: float = 0.5
     link_retry_max: float = 5.0
     held_backoff: float = 15.0  # requests wait over a back-off that is no longer than this
+    demand_period: float = 1.0  # how often idle models are looked at, and starts that wait for room look again
+    call_kept: float = 10.0  # a model that a request called, and that has not come, is forgotten when nobody waits
     hold: float = 600.0
     held_stream_comment: float = 10.0
     hub_stall: float = 60.0
@@ -111,6 +114,8 @@ _SCALED = (
     "link_retry",
     "link_retry_max",
     "held_backoff",
+    "demand_period",
+    "call_kept",
     "held_stream_comment",
     "hub_stall",
     "hub_retry",

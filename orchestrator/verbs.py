@@ -21,7 +21,7 @@ class Verbs:
     async def set_desired(self, name: str, desired: Desired, *, author: str, force: bool = False) -> DeploymentView:
         if force and desired is not Desired.RUNNING:
             raise UsageError("force starts a model; there is nothing to force about a stop")
-        actor = self._registry.known(name) if desired is Desired.RUNNING else self._registry.get(name)
+        actor = self._registry.get(name) if desired is Desired.STOPPED else self._registry.known(name)
         d = actor.deployment
         if force:
             await self._force(actor, author)
@@ -80,7 +80,7 @@ class Verbs:
 
     def _meant_to_run(self, name: str) -> Actor:
         actor = self._registry.get(name)
-        if actor.deployment.desired is not Desired.RUNNING:
+        if actor.deployment.desired is Desired.STOPPED:
             raise Refused(f"{name} is not meant to run", hint=f"`outrider start {name}` starts it")
         _refuse_suspected(actor)
         return actor

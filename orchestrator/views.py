@@ -145,6 +145,36 @@ class RungView:
 
 
 @dataclass(frozen=True, slots=True)
+class DemandView:
+    """How a model's engine comes and goes. `last_used_s` is since the last request that was seen (None: none was),
+    `kept` why it would not be unloaded now to make room, `ttl_s` after how long without a request it is unloaded
+    (None: only when another needs its room), `unload_in_s` when that is."""
+
+    last_used_s: float | None
+    evictable: bool
+    kept: Why | None
+    ttl_s: float | None
+    unload_in_s: float | None
+    pinned: bool
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoomView:
+    """What would happen if a model were started now: `action` is `ready` (there is room), `evict` (those named are
+    unloaded), `wait` (what is in the way passes) or `refuse`; `kept` who is in the way, and why each stays. Bytes
+    by device."""
+
+    deployment: str
+    action: str
+    reason: str
+    needed_bytes: Mapping[str, int]
+    free_bytes: Mapping[str, int]
+    evict: tuple[str, ...]
+    kept: Mapping[str, Why]
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentView:
     """One deployment. `engine` is the one that serves, or the one that is coming up."""
 
@@ -167,6 +197,8 @@ class DeploymentView:
     """Who told Outrider to keep its hands off it, or off everything."""
     rung: RungView | None = None
     """None on the first rung: the plan as it is."""
+    demand: DemandView | None = None
+    """For one that is there on demand, or that is loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,11 @@ def is_ready(view: View) -> bool:
     return bool(view["state"] == "ready")
 
 
+def is_idle(view: View) -> bool:
+    """It is there on demand: it serves, or the next request brings it up."""
+    return bool(view["state"] in {"idle", "ready"})
+
+
 def is_stopped(view: View) -> bool:
     """Nothing of it runs."""
     return bool(view["state"] == "stopped")

@@ -40,17 +40,27 @@ def start(
         bool, typer.Option("--force", help="Also after the host went down while this model was being loaded.")
     ] = False,
     pull: Annotated[bool, typer.Option("--pull", help="Fetch weights that are not here first.")] = False,
+    on_demand: Annotated[
+        bool, typer.Option("--on-demand", help="Load it when a request comes, and unload it when nobody uses it.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say which models would be unloaded to make room for it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Ask for a model to run, now and after each restart.
 
     This lifts a drain, and tries a failed model again at once.
     """
+    if dry_run:
+        _preview(common(ctx), model, as_json)
+        return
     if pull:
         from api.cli.weights import pull_missing
 
         pull_missing(common(ctx), model)
-    view = start_model(common(ctx), model, wait=wait, timeout=timeout, force=force)
+    state = "on_demand" if on_demand else "running"
+    view = start_model(common(ctx), model, wait=wait, timeout=timeout, force=force, state=state)
     _answer(view, as_json, waited=wait)
 
 
@@ -107,16 +117,40 @@ def _drained() -> Callable[[View], bool]:
     return goal
 
 
-def start_model(options: Common, model: str, *, wait: bool, timeout: float, force: bool = False) -> View:
+def _preview(options: Common, model: str, as_json: bool) -> None:
+    """What a start would unload."""
+    from api.cli.client import Client
+
+    with Client(options.paths) as client:
+        room = client.get(at("deployments", model, "room"))
+    if as_json:
+        print_json(room)
+        return
+    name = room["deployment"]
+    said = {
+        "ready": f"{name} runs already" if room["reason"] == "serving" else f"there is room for {name}",
+        "evict": f"{name} would come after these are unloaded: {', '.join(room['evict'])}",
+        "wait": f"{name} would wait, for what is in its way passes",
+        "refuse": f"{name} would not come",
+    }
+    say(said.get(room["action"], room["action"]))
+    for why in room["kept"].values():
+        say(f"  stays: {why['text']}" + (f" ({why['hint']})" if why["hint"] else ""))
+
+
+def start_model(
+    options: Common, model: str, *, wait: bool, timeout: float, force: bool = False, state: str = "running"
+) -> View:
     """What `start` does, for other commands too."""
-    from api.cli.following import is_ready
+    from api.cli.following import is_idle, is_ready
 
     def request(client: Client) -> View:
-        body = {"state": "running", **({"force": True} if force else {})}
+        body = {"state": state, **({"force": True} if force else {})}
         view: View = client.call("PUT", at("deployments", model, "desired"), body=body, timeout=60)
         return view
 
-    return _act(options, model, request, is_ready if wait else None, timeout)
+    goal = is_ready if state == "running" else is_idle
+    return _act(options, model, request, goal if wait else None, timeout)
 
 
 def _newer(ctx: typer.Context, verb: str, model: str, *, wait: bool, timeout: float, as_json: bool) -> None:

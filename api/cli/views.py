@@ -53,6 +53,7 @@ def _deployment_row(view: Mapping[str, Any]) -> tuple[str, ...]:
     if not why and view.get("rung"):
         last = view["rung"]["left"][-1]
         why = f"on a lower rung: {view['rung']['text']} ({last['failures']} x {last['code']} before)"
+    why = why or _demand(view)
     if view.get("next_attempt_s") is not None:
         why = f"{why} (tried again {after(view['next_attempt_s'])})"
     return (
@@ -67,6 +68,21 @@ def _deployment_row(view: Mapping[str, Any]) -> tuple[str, ...]:
         clock_time(engine["since"]) if engine else "-",
         why,
     )
+
+
+def _demand(view: Mapping[str, Any]) -> str:
+    """When it was used last, and when or whether it goes."""
+    demand = view.get("demand")
+    if not demand or view["desired"] != "on_demand":
+        return ""
+    used = demand["last_used_s"]
+    words = [] if used is None else [f"last used {duration(used)} ago"]
+    if demand["unload_in_s"] is not None:
+        words.append(f"unloaded in {duration(demand['unload_in_s'])}")
+    if view.get("engine"):
+        kept = demand["kept"]
+        words.append("makes room when another needs it" if kept is None else f"stays: {kept['text']}")
+    return ", ".join(words)
 
 
 def status(ctx: typer.Context, as_json: Json = False) -> None:

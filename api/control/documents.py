@@ -23,7 +23,10 @@ class Body(BaseModel):
 class DesiredBody(Body):
     """What a deployment is to be."""
 
-    state: Desired = Field(description="running: now and after every start of the daemon; stopped: nothing of it runs.")
+    state: Desired = Field(
+        description="running: now and after every start of the daemon; on_demand: from the first request on, and"
+        " until it has been idle for long enough or another model needs its room; stopped: nothing of it runs."
+    )
     force: bool = Field(
         default=False,
         description="Start it although the host went down while it was being loaded (`suspected_host_crash`).",

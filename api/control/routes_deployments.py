@@ -14,7 +14,7 @@ from api.control.problems import documented, json_bytes
 from api.control.sse import EventStream, Message, collect, streamed
 from containers.spec import LogLine
 from orchestrator.telling.story import Story
-from orchestrator.views import DeploymentView, EngineView, PauseView
+from orchestrator.views import DeploymentView, EngineView, PauseView, RoomView
 
 router = APIRouter(prefix="/api/v1", tags=["deployments"])
 
@@ -47,6 +47,17 @@ async def deployment(daemon: Daemon, name: ModelName) -> DeploymentView:
 async def set_desired(daemon: Daemon, name: ModelName, body: DesiredBody, author: Author = "api") -> DeploymentView:
     """The one verb that writes the desired state. Saying the same again changes nothing."""
     return await daemon.set_desired(name, body.state, author=author, force=body.force)
+
+
+@router.get(
+    "/deployments/{name}/room",
+    operation_id="getRoom",
+    summary="What would make way",
+    responses=documented(400, 401, 404, 409),
+)
+async def room(daemon: Daemon, name: ModelName) -> RoomView:
+    """Which models would be unloaded if this one were started now, and which would not. Changes nothing."""
+    return await daemon.room(name)
 
 
 @router.post(

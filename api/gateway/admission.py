@@ -228,6 +228,8 @@ class Admission:
         self.source: str | None = None
         self.bodies = Bodies(limits.max_held_bytes)
         self.running: set[Running] = set()
+        self.called = asyncio.Event()
+        """Set when a request begins to wait for a model of which nothing is there: the daemon is to hear it at once."""
         self.index: dict[str, Model] = {}
         self._models: dict[str, Model] = {}
         self._engines: dict[str, Engine] = {}

@@ -12,6 +12,7 @@ import json
 import logging
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from api.gateway import sse, table
@@ -172,7 +173,10 @@ class Link:
         pool = Pool(path=str(self._socket))
         try:
             while True:
-                await asyncio.sleep(self._timing.report_period)
+                with suppress(TimeoutError):  # the first that waits for a model is told at once
+                    async with asyncio.timeout(self._timing.report_period):
+                        await self._admission.called.wait()
+                self._admission.called.clear()
                 if self.up:
                     await self._report(pool)
                 else:

@@ -204,6 +204,8 @@ class Relay:
         every = self._admission.limits.held_stream_comment if comments else None
         if model.room.enter(self, seconds, every):
             self._waiting = why
+            if len(model.room) == 1:
+                self._admission.called.set()
         else:
             self._reject(problem.queue_full(model.name, model.room.limit, self._retry_after(model)))
 

@@ -65,7 +65,7 @@ def gather(
             notes.plan(engine.plan, f"engine {engine.name}")
         if deployment.wanted is not None:
             notes.plan(deployment.wanted, f"the plan of {deployment.name}")
-        elif deployment.desired is Desired.RUNNING:
+        elif deployment.desired is not Desired.STOPPED:
             unplanned.append(f"deployment {deployment.name}, which has no plan yet")
     known = frozenset(deployment.name for deployment in deployments)
     for catalogue in catalogues:

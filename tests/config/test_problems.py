@@ -20,7 +20,7 @@ SETTINGS = [
         "[zzz]",
         "zzz",
         "not a known key",
-        "known here: api, engine, gateway, guard, host, hub, images, logs, podman, store, timing",
+        "known here: api, demand, engine, gateway, group, guard, host, hub, images, logs, podman, store, timing",
     ),
     (
         '[gateway]\nlisten = "127.0.0.1"',

@@ -41,6 +41,7 @@ from orchestrator.views import (
     PrunedThing,
     PruneResult,
     ReloadResult,
+    RoomView,
     State,
     Why,
 )
@@ -269,6 +270,13 @@ class MemoryFacade:
     async def deployment(self, name: str) -> DeploymentView:
         self.fail("deployment")
         return self._deployments[self._name(name)]
+
+    async def room(self, name: str) -> RoomView:
+        self.fail("room")
+        if self._name(name) == "huge":
+            why = Why("pinned", "smollm2 is pinned", "`pinned = false` in the definition of smollm2 lets it make way")
+            return RoomView("huge", "refuse", "no_room", {"host": 900 * GIB}, {"host": GIB}, (), {"smollm2": why})
+        return RoomView(self._name(name), "ready", "room", {"host": GIB}, {"host": 4 * GIB}, (), {})
 
     async def set_desired(self, name: str, desired: Desired, *, author: str, force: bool = False) -> DeploymentView:
         self.fail("set_desired")

@@ -39,6 +39,7 @@ ROUTES = {
     ("get", "/api/v1/deployments", "listDeployments"),
     ("get", "/api/v1/deployments/{name}", "getDeployment"),
     ("put", "/api/v1/deployments/{name}/desired", "setDesired"),
+    ("get", "/api/v1/deployments/{name}/room", "getRoom"),
     ("post", "/api/v1/deployments/{name}/restart", "restartDeployment"),
     ("post", "/api/v1/deployments/{name}/apply", "applyDeployment"),
     ("post", "/api/v1/deployments/{name}/drain", "drainDeployment"),

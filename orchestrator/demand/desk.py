@@ -1,0 +1,402 @@
+"""Where requests for models that are not loaded arrive: who is called, who is unloaded, who makes way.
+
+It watches what the gateway reports and what is loaded, asks the pure modules beside it, and tells the deployments'
+actors. It changes no deployment itself and never writes `desired`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from orchestrator.admission import Admission, Claim, devices_of
+from orchestrator.automation import Automation
+from orchestrator.clock import Clock
+from orchestrator.config import DemandSettings
+from orchestrator.decision import Decision
+from orchestrator.demand import idle, keeping, room
+from orchestrator.demand.groups import Group
+from orchestrator.demand.idle import Idling
+from orchestrator.demand.keeping import Resident
+from orchestrator.demand.room import RoomStep
+from orchestrator.demand.unloading import Leaving
+from orchestrator.errors import DoesNotFit
+from orchestrator.events import Journal
+from orchestrator.gateway_link import GatewayLink
+from orchestrator.plan import Plan
+from orchestrator.timing import Timing
+from orchestrator.views import DemandView, Desired, RoomView, State, Why
+
+if TYPE_CHECKING:
+    from orchestrator.actor import Actor
+    from orchestrator.deployment import Deployment
+
+WAITING = "waiting_for_room"
+Seen = Callable[[State, str], None]
+
+
+class Desk:
+    """One host's. All of it runs on the event loop."""
+
+    def __init__(
+        self,
+        settings: DemandSettings,
+        groups: Sequence[Group],
+        *,
+        admission: Admission,
+        gateway: GatewayLink,
+        journal: Journal,
+        automation: Automation,
+        clock: Clock,
+        timing: Timing,
+        awake_since: Callable[[], float] = lambda: float("-inf"),
+    ) -> None:
+        self._settings, self._groups = settings, tuple(groups)
+        self._admission, self._gateway, self._journal = admission, gateway, journal
+        self._automation, self._clock, self._timing = automation, clock, timing
+        self._awake_since = awake_since
+        """Monotonic: what was not used before that may have been, while nobody looked."""
+        self.actors: Callable[[], Sequence[Actor]] = lambda: ()
+        """Set once there are any."""
+        self._arrivals: dict[str, int] = {}
+        self._used: dict[str, float] = {}
+        """When each model was last asked for, by what the gateway said; monotonic."""
+        self._news = asyncio.Event()
+        self._queue: list[str] = []
+        """Models whose start waits for room, first come first served."""
+        self._granted: dict[str, Mapping[str, int]] = {}
+        """Bytes by device that are kept for a start until its engine has its own promise."""
+        self._withheld: set[str] = set()
+        """Models of which was said already what would have been done."""
+        admission.yielding = self._yielding
+
+    def configure(self, settings: DemandSettings, groups: Sequence[Group]) -> None:
+        """Take up other settings."""
+        self._settings, self._groups = settings, tuple(groups)
+
+    # what is known of a model
+
+    def ttl(self, d: Deployment) -> float | None:
+        """Seconds without a request after which it is unloaded; None for ever."""
+        found = self._settings.ttl_s if d.entry.ttl_s is None else d.entry.ttl_s
+        return None if found is None else found * self._timing.scale
+
+    @property
+    def residence(self) -> float:
+        """Seconds that a model stays loaded at least before another may have its room."""
+        return self._settings.residence_s * self._timing.scale
+
+    @property
+    def rules(self) -> room.Rules:
+        return room.Rules(self._groups, self.residence, self._settings.turn_s * self._timing.scale)
+
+    def on_by_default(self, d: Deployment) -> bool:
+        """Whether it is to be there on demand although nobody has said anything about it yet."""
+        chosen = d.entry.on_demand
+        return d.desired_by is None and (self._settings.by_default if chosen is None else chosen)
+
+    def resident(self, d: Deployment) -> Resident | None:
+        """It and what it holds; None when it has no engine."""
+        live = d.live()
+        if not live:
+            return None
+        now, engine = self._clock.now(), d.serving_engine
+        sizes: dict[str, int] = {}
+        for claim in self._claims(d.name):
+            for device in claim.devices:
+                sizes[device] = sizes.get(device, 0) + claim.size
+        ready_at = None if engine is None else engine.ready_at
+        since = max((t for t in (self._used.get(d.name), ready_at) if t is not None), default=None)
+        if since is not None:
+            since = max(since, self._awake_since())
+        return Resident(
+            d.name,
+            sizes=sizes,
+            on_demand=d.desired is not Desired.RUNNING,
+            pinned=d.entry.pinned,
+            paused_by=self._automation.paused(d.name),
+            loading=engine is None or (d.busy and engine.state is State.READY),
+            leaving=d.leaving is not None or (engine is not None and engine.state is not State.READY),
+            in_flight=self._gateway.in_flight(d.name),
+            waiting=self._gateway.waiting(d.name),
+            resident_s=None if ready_at is None else now - ready_at,
+            idle_s=None if since is None else now - since,
+            load_s=d.last_start_s,
+            priority=d.entry.priority,
+        )
+
+    def _residents(self, but: str) -> list[Resident]:
+        """All that is loaded or about to be, without `but`."""
+        found = [r for a in self.actors() if a.deployment.name != but and (r := self.resident(a.deployment))]
+        names = {r.name for r in found}
+        return found + [Resident(n, loading=True) for n in self._granted if n not in names and n != but]
+
+    def _yielding(self, model: str) -> Collection[str]:
+        """Models whose memory a plan of `model` may count on: they make way when it comes."""
+        return {
+            d.name
+            for a in self.actors()
+            if (d := a.deployment).name != model
+            and d.desired is Desired.ON_DEMAND
+            and not d.entry.pinned
+            and self._automation.paused(d.name) is None
+        }
+
+    def uncallable(self, d: Deployment) -> Why | None:
+        """Why no request brings it up now; None when one does."""
+        by = self._automation.paused(d.name)
+        if d.desired is not Desired.ON_DEMAND or by is None:
+            return None
+        return Why("paused", f"{d.name} is paused by {by}: no request starts it", f"`outrider resume {d.name}`")
+
+    # requests
+
+    def noticed(self) -> None:
+        """Something changed: whoever waits for room looks again."""
+        self._news.set()
+
+    def heard(self) -> None:
+        """The gateway has reported: note who is used, and call who is waited for."""
+        now = self._clock.now()
+        for actor in self.actors():
+            d = actor.deployment
+            arrivals, waiting = self._gateway.arrivals(d.name), self._gateway.waiting(d.name)
+            asked = arrivals > self._arrivals.get(d.name, 0)
+            self._arrivals[d.name] = arrivals
+            if asked or waiting or self._gateway.in_flight(d.name):
+                self._used[d.name] = now
+            if d.desired is not Desired.ON_DEMAND or d.called:
+                continue
+            why = self.uncallable(d)
+            if why is None:
+                self._withheld.discard(d.name)
+                if waiting:
+                    self._call(actor, waiting)
+            elif asked and d.name not in self._withheld:
+                self._withheld.add(d.name)
+                self._say(d, "call_withheld", f"a request for {d.name} would have started it: {why.text}", {})
+        self.noticed()
+
+    def _call(self, actor: Actor, waiting: int) -> None:
+        d = actor.deployment
+        many = "a request waits" if waiting == 1 else f"{waiting} requests wait"
+        self._say(d, "called", f"{many} for {d.name}: it is started", {"waiting": waiting})
+        actor.call()
+
+    def _say(self, d: Deployment, code: str, text: str, evidence: Mapping[str, object]) -> None:
+        self._journal.emit("demand", code, text, deployment=d.name, evidence=evidence)
+
+    async def look(self) -> None:
+        """One round: unload what has been idle for long enough, and forget calls that nobody waits for any more."""
+        for actor in self.actors():
+            d = actor.deployment
+            if d.desired is not Desired.ON_DEMAND:
+                continue
+            resident = self.resident(d)
+            if resident is not None:
+                await self._look_at(actor, resident)
+            elif d.called and self._nobody_waits(d):
+                self._say(d, "call_forgotten", f"nobody waits for {d.name} any more", {"reason": _code(d.reason)})
+                actor.give_up()
+
+    async def _look_at(self, actor: Actor, resident: Resident) -> None:
+        d, ttl = actor.deployment, self.ttl(actor.deployment)
+        decision = idle.decide(resident, ttl=ttl, heard=self._gateway.heard)
+        if decision.reason == "paused" and d.name not in self._withheld:
+            self._withheld.add(d.name)
+            text = f"{d.name} would be unloaded after {resident.idle_s:.0f} s without a request, but it is paused"
+            self._say(d, "unload_withheld", text, decision.evidence)
+        if decision.action is Idling.UNLOAD:
+            self._withheld.discard(d.name)
+            text = f"{d.name} has had no request for {resident.idle_s:.0f} s and is unloaded"
+            self._say(d, "idle_unload", text, decision.evidence)
+            await actor.let_go(Leaving("idle_unload", text, self._timing.unload_drain, evidence=decision.evidence))
+
+    def _nobody_waits(self, d: Deployment) -> bool:
+        if d.desired is not Desired.ON_DEMAND or self._gateway.waiting(d.name):
+            return False
+        now, retry_at = self._clock.now(), d.failures.retry_at
+        if now - self._used.get(d.name, 0.0) < self._timing.call_kept:
+            return False
+        waits_for_room = d.reason is not None and d.reason.code == WAITING
+        return waits_for_room or (not d.busy and (d.failures.parked or (retry_at is not None and retry_at > now)))
+
+    # room
+
+    @asynccontextmanager
+    async def room_for(self, d: Deployment, plan: Plan, seen: Seen) -> AsyncIterator[None]:
+        """Within it, nobody else is given the room that this plan needs. Waits for it, and has others unloaded for
+        it; raises `DoesNotFit`, which names who is in the way, when it cannot be had. To be used within the
+        deployment's own step: `seen` is told what is being waited for."""
+        needs = self._needs(plan)
+        self._queue.append(d.name)
+        try:
+            await self._make_room(d, needs, seen)
+            self._granted[d.name] = needs
+            self._queue.remove(d.name)
+            yield
+        finally:
+            self._granted.pop(d.name, None)
+            with suppress(ValueError):
+                self._queue.remove(d.name)
+            if d.reason is not None and d.reason.code == WAITING:
+                d.reason = None
+            self.noticed()
+
+    async def _make_room(self, d: Deployment, needs: Mapping[str, int], seen: Seen) -> None:
+        begun = self._clock.now()
+        said: object = None
+        while True:
+            decision = self._decide(d, needs, self._clock.now() - begun)
+            if decision.action is RoomStep.READY:
+                return
+            if decision.action is RoomStep.REFUSE:
+                raise no_room(d.name, decision)
+            text = _waiting_text(d.name, decision)
+            d.reason = Why(WAITING, text)
+            seen(State.CREATING, text)
+            if decision.action is RoomStep.EVICT:
+                self._granted[d.name] = needs
+                await self._evict(d, decision)
+            elif said != decision.reason:
+                said = decision.reason
+                self._say(d, WAITING, text, decision.evidence)
+            await self._until_news(decision)
+
+    def _decide(self, d: Deployment, needs: Mapping[str, int], waited: float) -> Decision[RoomStep]:
+        decision = room.decide(self._asked(d, needs, waited), self._residents(d.name), self.rules)
+        first = self._queue[0] if self._queue else d.name
+        if first != d.name and decision.action is RoomStep.EVICT:
+            return Decision(RoomStep.WAIT, "queued", {**decision.evidence, "after": first})
+        return decision
+
+    def _needs(self, plan: Plan) -> Mapping[str, int]:
+        return dict.fromkeys(devices_of(plan, self._admission.facts), plan.expected_memory.total)
+
+    def _asked(self, d: Deployment, needs: Mapping[str, int], waited: float) -> room.Asked:
+        free: dict[str, int] = {}
+        for device in needs:
+            left = self._admission.free((device,))
+            if left is not None:
+                kept = sum(n.get(device, 0) for m, n in self._granted.items() if m != d.name and not self._promised(m))
+                free[device] = max(0, left - kept)
+        return room.Asked(d.name, needs, free, waited)
+
+    def _promised(self, model: str) -> bool:
+        """Whether its start has its own promise by now."""
+        return bool(self._claims(model))
+
+    def _claims(self, model: str) -> list[Claim]:
+        return [claim for claim in self._admission.claims().values() if claim.model == model]
+
+    async def _evict(self, d: Deployment, decision: Decision[RoomStep]) -> None:
+        going = [str(name) for name in _list(decision.evidence["evict"])]
+        drained = set(_list(decision.evidence["drain"]))
+        for actor in self.actors():
+            name = actor.deployment.name
+            if name not in going:
+                continue
+            text = f"{name} makes room for {d.name}" + (" once its last answers have ended" if name in drained else "")
+            limit = self._timing.drain if name in drained else self._timing.unload_drain
+            self._say(actor.deployment, "evicted", text, {"by": d.name, "why": decision.reason, **decision.evidence})
+            await actor.let_go(Leaving("evicted", text, limit, by=d.name))
+
+    async def _until_news(self, decision: Decision[RoomStep]) -> None:
+        again = decision.evidence.get("again_in_s")
+        pause = self._timing.demand_period
+        if isinstance(again, int | float):
+            pause = min(pause, max(0.001, float(again)))
+        self._news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._news.wait()
+
+    # what is shown
+
+    def view(self, d: Deployment) -> DemandView | None:
+        """What `ps` says of a model that is there on demand, or that is loaded; None for the others."""
+        resident = self.resident(d)
+        if resident is None and d.desired is not Desired.ON_DEMAND:
+            return None
+        why = None if resident is None else keeping.kept(resident, self.residence)
+        used = self._used.get(d.name)
+        left = None
+        ttl = self.ttl(d) if d.desired is Desired.ON_DEMAND and not d.entry.pinned else None
+        if resident is not None and ttl is not None and resident.idle_s is not None:
+            left = round(max(0.0, ttl - resident.idle_s), 1)
+        return DemandView(
+            last_used_s=None if used is None else round(self._clock.now() - used, 1),
+            evictable=resident is not None and why is None,
+            kept=why,
+            ttl_s=ttl,
+            unload_in_s=left,
+            pinned=d.entry.pinned,
+            groups=tuple(g.name for g in self._groups if d.name in g.members),
+        )
+
+    def preview(self, d: Deployment, plan: Plan) -> RoomView:
+        """What would have to go now so that this plan could be started. Changes nothing."""
+        needs = self._needs(plan)
+        if d.serving_engine is not None:
+            return RoomView(d.name, "ready", "serving", needs, {}, (), {})
+        decision = room.decide(self._asked(d, needs, 0.0), self._residents(d.name), self.rules)
+        kept = decision.evidence.get("kept")
+        free = decision.evidence["free_bytes"]
+        return RoomView(
+            deployment=d.name,
+            action=decision.action.value,
+            reason=decision.reason,
+            needed_bytes=needs,
+            free_bytes=dict(free) if isinstance(free, Mapping) else {},
+            evict=tuple(str(name) for name in _list(decision.evidence.get("evict"))),
+            kept={n: Why(w["code"], w["text"]) for n, w in kept.items()} if isinstance(kept, Mapping) else {},
+        )
+
+
+def no_room(model: str, decision: Decision[RoomStep]) -> DoesNotFit:
+    """Why it cannot come while things are as they are, and who is in the way."""
+    kept = decision.evidence.get("kept")
+    reasons = [str(w["text"]) for w in kept.values()] if isinstance(kept, Mapping) else []
+    groups = _list(decision.evidence.get("groups"))
+    what = (
+        f"the group {' and '.join(map(str, groups))} is taken" if decision.reason == "group_taken" else _bytes(decision)
+    )
+    error = DoesNotFit(
+        f"there is no room for {model}: {what}" + (f"; {'; '.join(reasons)}" if reasons else ""),
+        hint=f"`outrider ps` shows what is loaded; `outrider start --dry-run {model}` what would make way",
+        evidence=decision.evidence,
+    )
+    error.retryable = True  # it may come when something else has gone
+    return error
+
+
+def _bytes(decision: Decision[RoomStep]) -> str:
+    needed, free = decision.evidence["needed_bytes"], decision.evidence["free_bytes"]
+    assert isinstance(needed, Mapping)
+    assert isinstance(free, Mapping)
+    short = [
+        f"it needs {size / 2**30:.2f} GiB and {free[d] / 2**30:.2f} are left on {d}"
+        for d, size in needed.items()
+        if d in free and size > free[d]
+    ]
+    return "; ".join(short)
+
+
+def _waiting_text(model: str, decision: Decision[RoomStep]) -> str:
+    if decision.action is RoomStep.EVICT:
+        return f"making room: {', '.join(map(str, _list(decision.evidence['evict'])))} is unloaded for {model}"
+    if decision.reason == "queued":
+        return f"waiting for room: {decision.evidence['after']} is before it"
+    kept = decision.evidence.get("kept")
+    reasons = [str(w["text"]) for w in kept.values()] if isinstance(kept, Mapping) else []
+    return f"waiting for room: {'; '.join(reasons)}"
+
+
+def _list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _code(why: Why | None) -> str | None:
+    return None if why is None else why.code

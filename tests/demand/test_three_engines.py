@@ -1,0 +1,166 @@
+"""Three real engines in real Podman that do not all fit the memory that the host is declared to have for engines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.models import generate as g
+from tests.stack.stack import LIMIT, Stack
+from tests.stack_fixture import MakeStack
+
+pytestmark = pytest.mark.real
+MODELS = ("one", "two", "three")
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+EACH = 430_896_062
+"""Bytes that one of them is expected to take; the test asks again."""
+BUDGET = int(2.5 * EACH)
+"""Two of them fit, three do not."""
+
+
+def defined(stack: Stack, models: Path, **more: Any) -> None:
+    for name in MODELS:
+        stack.define(name, models / g.TARGET, method="none", **more.get(name, {}))
+
+
+def on_demand(stack: Stack, *names: str) -> None:
+    for name in names:
+        answer = stack.want(name, "on_demand")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["state"] == "idle"
+
+
+def loaded(stack: Stack) -> set[str]:
+    return {d["deployment"] for d in stack.get("/api/v1/deployments") if d["engines"]}
+
+
+def events(stack: Stack, code: str) -> list[Any]:
+    return [e for e in stack.events() if e["code"] == code]
+
+
+@contextlib.contextmanager
+def streaming(stack: Stack, model: str, tokens: int) -> Iterator[Iterator[str]]:
+    """A stream that has begun: its lines."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": tokens,
+        "temperature": 0,
+        "stream": True,
+    }
+    url = f"{stack.base_url}/chat/completions"
+    with httpx.Client(timeout=LIMIT) as client, client.stream("POST", url, json=body) as answer:
+        assert answer.status_code == 200
+        yield answer.iter_lines()
+
+
+def told(lines: Iterator[str]) -> tuple[str, bool]:
+    """The text of a stream, and whether it ended as a whole one does."""
+    text, done = "", False
+    for line in lines:
+        if line == "data: [DONE]":
+            done = True
+        elif line.startswith("data: "):
+            choices = json.loads(line.removeprefix("data: ")).get("choices") or [{}]
+            text += choices[0].get("delta", {}).get("content") or ""
+    return text, done
+
+
+def test_the_first_request_brings_a_model_and_the_least_valuable_makes_way(
+    make_stack: MakeStack, test_models: Path
+) -> None:
+    """Idle models are listed; many first requests are one start; what does not fit evicts; nothing is thrashed;
+    `desired` is what a person said all along."""
+    stack = make_stack(settings=f"[host]\nengine_memory = {BUDGET}\n[demand]\nresidence_s = 40\n")
+    defined(stack, test_models)
+    with stack:
+        plan = stack.send("POST", "/api/v1/plans", {"model": "one"}).json()["plan"]
+        assert plan["expected_memory"]["total"] == EACH
+        on_demand(stack, *MODELS)
+        listed = httpx.get(f"{stack.base_url}/models").json()["data"]
+        assert {m["id"]: m["state"] for m in listed} == dict.fromkeys(MODELS, "idle")
+
+        with ThreadPoolExecutor(12) as clients:
+            texts = list(clients.map(lambda _: stack.text("one", 8), range(12)))
+        assert texts == [ALPHABET[:8]] * 12
+        assert stack.codes("one").count("starting") == 1
+        assert len(stack.containers()) == 1
+
+        assert stack.text("two", 8) == ALPHABET[:8]
+        assert loaded(stack) == {"one", "two"}
+        room = stack.get("/api/v1/deployments/three/room")
+        assert room["needed_bytes"] == {"host": EACH}
+        assert room["free_bytes"]["host"] == BUDGET - 2 * EACH
+        assert (room["action"], set(room["kept"])) in [("wait", {"one", "two"}), ("evict", {"two"})]
+        # for two seconds (40 s at this scale) neither makes way; then the one that was used longer ago does
+        assert stack.text("three", 8) == ALPHABET[:8]
+        assert loaded(stack) == {"two", "three"}
+        (evicted,) = events(stack, "evicted")
+        assert (evicted["deployment"], evicted["evidence"]["by"]) == ("one", "three")
+        assert evicted["evidence"]["evict"] == ["one"]
+        waited = events(stack, "waiting_for_room")
+        assert [w["deployment"] for w in waited] == ["three"]
+        assert waited[0]["evidence"]["kept"]["two"]["code"] == "just_loaded"
+        views = {d["deployment"]: d for d in stack.get("/api/v1/deployments")}
+        assert {v["desired"] for v in views.values()} == {"on_demand"}
+        assert {v["desired_by"] for v in views.values()} == {"api"}
+        assert views["one"]["state"] == "idle"
+        assert views["three"]["demand"]["kept"]["code"] == "just_loaded"
+        assert len(stack.containers()) == 2
+
+
+def test_what_is_in_use_is_emptied_after_a_turn_and_no_stream_is_cut(make_stack: MakeStack, test_models: Path) -> None:
+    """While `one` streams, `two` is asked for: `one` admits nothing more and goes when its stream has ended. Who asked
+    for it meanwhile is answered when it is back."""
+    settings = f"[host]\nengine_memory = {int(1.5 * EACH)}\n[demand]\nresidence_s = 0\nturn_s = 2\n"
+    stack = make_stack(settings=settings)
+    defined(stack, test_models)
+    with stack:
+        on_demand(stack, "one", "two")
+        with streaming(stack, "one", 1900) as lines, ThreadPoolExecutor(2) as clients:
+            assert next(line for line in lines if line.startswith("data: "))
+            two = clients.submit(stack.text, "two", 8)
+            stack.wait(lambda: "evicted" in stack.codes("one"), what="one is to make way")
+            again = clients.submit(stack.text, "one", 8)
+            text, done = told(lines)
+            assert (len(text) >= 1890, done) == (True, True)
+            assert two.result(LIMIT) == again.result(LIMIT) == ALPHABET[:8]
+        waiting = events(stack, "waiting_for_room")[0]
+        assert waiting["text"] == "waiting for room: one is answering 1 request"
+        first, *_ = events(stack, "evicted")
+        assert (first["deployment"], first["evidence"]["drain"]) == ("one", ["one"])
+        assert loaded(stack) == {"one"}
+        assert stack.codes().count("unload_called_off") == 0
+
+
+def test_idle_models_are_unloaded_after_their_time_and_pinned_ones_are_not(
+    make_stack: MakeStack, test_models: Path
+) -> None:
+    stack = make_stack(settings="[demand]\nby_default = true\nttl_s = 30\n")
+    defined(stack, test_models, two={"pinned": True}, three={"on_demand": False})
+    with stack:
+        stack.wait(lambda: len(events(stack, "desired_on_demand")) == 2, what="two are there on demand by default")
+        assert {e["evidence"]["by"] for e in events(stack, "desired_on_demand")} == {"configuration"}
+        assert stack.text("one", 8) == stack.text("two", 8) == ALPHABET[:8]
+        assert stack.deployment("one")["demand"]["ttl_s"] == 1.5
+        stack.wait_state("one", "idle")
+        (unloaded,) = events(stack, "idle_unload")
+        assert unloaded["evidence"]["idle_s"] >= unloaded["evidence"]["ttl_s"] == 1.5
+        two = stack.deployment("two")
+        assert (two["state"], two["demand"]["kept"]["code"]) == ("ready", "pinned")
+        assert stack.deployment("one")["desired"] == "on_demand"
+        # the next request brings it again, from the plan it had; a daemon that is restarted stops nothing
+        assert stack.text("one", 8) == ALPHABET[:8]
+        assert stack.codes("one").count("planned") == 1
+        before = stack.deployment("two")["engine"]["container_id"]
+        stack.kill_daemon()
+        stack.start_daemon()
+        two = stack.wait_state("two", "ready")
+        assert (two["engine"]["container_id"], two["desired"]) == (before, "on_demand")
