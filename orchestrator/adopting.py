@@ -35,6 +35,7 @@ from orchestrator.views import Desired, State
 
 HEALTH_LIMIT = 2.0
 """Seconds that an adopted engine may take to answer before it counts as busy."""
+CONMON_DEAD = "conmon_dead"
 ADOPTION = "adoption"
 """The author of a wish that was lost: what runs is meant to run."""
 
@@ -107,6 +108,7 @@ class Adopter:
                 if state is None or not state.alive:
                     engine.exited.set()
                     actor.wake()
+        self._see_supervisors(seen, serving)
         known = {e.id for a in actors for e in a.deployment.live()}
         strangers = {
             one.container.id
@@ -118,6 +120,29 @@ class Adopter:
                 self._tell(one, Decision(Adoption.REMOVE, "belongs_to_no_engine", {"state": one.container.state}))
                 self._take_down(one)
         self._suspects = strangers
+
+    def _see_supervisors(self, seen: Sequence[Seen], serving: Mapping[str, tuple[Actor, Engine]]) -> None:
+        """An engine whose conmon died serves on, and its end is seen, for the kernel tells that; what is lost is its
+        log and Podman's word for it."""
+        for one in seen:
+            engine = None if one.labels is None else serving.get(one.labels.engine, (None, None))[1]
+            if engine is None:
+                continue
+            if one.container.conmon_alive or not one.container.alive:
+                self._c.issues.close(CONMON_DEAD, engine.deployment, deployment=engine.deployment)
+                continue
+            self._c.issues.open(
+                CONMON_DEAD,
+                engine.deployment,
+                f"{engine.name} serves on, and what keeps its log (conmon {one.container.conmon_pid}) has died",
+                hint=f"`outrider restart {engine.deployment}` when it suits; until then it has no log",
+                evidence={"container": one.container.id, "conmon": one.container.conmon_pid, "pid": engine.pid},
+                deployment=engine.deployment,
+            )
+        served = {engine.deployment for _, engine in serving.values()}
+        for issue in self._c.issues.list():
+            if issue.code == CONMON_DEAD and issue.subject not in served:
+                self._c.issues.close(CONMON_DEAD, issue.subject, deployment=issue.subject)
 
     async def close(self) -> None:
         """Leave what is being taken down to the next daemon."""

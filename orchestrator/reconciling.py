@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import structlog
 
-from containers.errors import ContainerError
+from containers.errors import ContainerError, PodmanTimeout
 from orchestrator.adopting import Adopter
 from orchestrator.context import Context
 from orchestrator.errors import OutriderError
@@ -48,7 +48,7 @@ class Reconciliation:
         """Observed against known: adopt first, then notice what vanished or belongs to nobody."""
         try:
             if self.adopted.is_set():
-                await self._adopter.relist(self._registry.all())
+                await self._relist()
             else:
                 await self._adopt()
         except ContainerError as error:
@@ -64,6 +64,20 @@ class Reconciliation:
         self.podman_ok = True
         self._loops.beat("reconcile")
         await self._see_drift()
+
+    async def _relist(self) -> None:
+        """A round of several calls has the deadline of one: a Podman that hangs in the middle of it must not keep
+        the round from showing life for longer than the service manager waits."""
+        limit = self._c.timing.podman_call
+        try:
+            async with asyncio.timeout(limit):
+                await self._adopter.relist(self._registry.all())
+        except TimeoutError as error:
+            raise PodmanTimeout(
+                f"compare with what Podman lists: not done within {limit:g} s",
+                hint="`podman ps` shows whether Podman answers at all",
+                evidence={"limit_s": limit},
+            ) from error
 
     async def _adopt(self) -> None:
         await self._adopter.adopt(self._registry.own, {a.deployment.name: a for a in self._registry.all()})

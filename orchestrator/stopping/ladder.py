@@ -9,8 +9,8 @@ removal            Podman removes the container by force                        
 wedged             nothing more can be done: the barrier (`orchestrator.stopping.clearing`) says who is left
 =================  ===================================================================  =========================
 
-Podman answers a stop of a container whose conmon died, too, and says nothing of a process that goes on: so what
-counts is the process's end, which the kernel tells.
+What counts is the process's end, which the kernel tells: Podman answers a stop of a container whose conmon died too,
+whether its process goes on or not, and only after the whole grace.
 """
 
 from __future__ import annotations
@@ -90,11 +90,13 @@ async def end(
             state = await podman.inspect(container)
             if state is None or not state.alive:
                 return ending(Rung.ENDED)
-        await podman.stop(container, grace, limit=grace + ANSWER)
+            await podman.stop(container, grace, limit=grace + ANSWER)
+            return ending(Rung.STOP)
+        await _stop(podman, container, grace, exited)
     except ContainerError as error:
         trouble = error
     if watch is None or exited is None:
-        return ending(Rung.STOP if trouble is None else Rung.NONE, trouble)
+        return ending(Rung.NONE, trouble)
     if trouble is None:
         if await _ends(exited, SEEN):
             return ending(Rung.SIGKILL if clock.now() - begun >= grace else Rung.STOP)
@@ -104,6 +106,23 @@ async def end(
             return ending(Rung.SIGTERM, trouble)
     watch.kill()
     return ending(Rung.SIGKILL if await _ends(exited, KILLED) else Rung.NONE, trouble)
+
+
+async def _stop(podman: Stops, container: str, grace: float, exited: asyncio.Event) -> None:
+    """Podman's stop, or the process's end and a moment more: with its conmon dead Podman waits for the whole grace,
+    whatever the process does."""
+    stop = asyncio.ensure_future(podman.stop(container, grace, limit=grace + ANSWER))
+    end = asyncio.ensure_future(exited.wait())
+    try:
+        await asyncio.wait({stop, end}, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.done():
+            await asyncio.wait({stop}, timeout=SEEN)
+        if stop.done():
+            stop.result()
+    finally:
+        for task in (stop, end):
+            task.cancel()
+        await asyncio.gather(stop, end, return_exceptions=True)
 
 
 def unusual(name: str, ending: Ending) -> str | None:
