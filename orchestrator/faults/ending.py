@@ -90,6 +90,13 @@ def judge(ended: Ended, failures: tuple[FailureSignature, ...]) -> EngineFailed:
         return EngineFailed(
             death.code, f"{ended.name} {death.text}", retryable=death.retryable, hint=death.hint, evidence=evidence
         )
+    if code is None:
+        return EngineFailed(
+            "engine_exited",
+            f"{ended.name} ended, and how is not known: what keeps its exit code and its log (conmon) had died",
+            hint="`dmesg` tells whether the kernel ended it; its log ends where conmon did",
+            evidence=evidence,
+        )
     last = next((line for line in reversed(ended.log) if line.strip()), "nothing in its log")
     by_itself = ", which an engine never does by itself" if code == 0 else ""
     return EngineFailed(

@@ -137,7 +137,7 @@ def unusual(name: str, ending: Ending) -> str | None:
             text = f"{name} has not ended {took}: its container is removed by force"
         case _:
             return None
-    return text if ending.podman is None else f"{text} ({ending.podman})"
+    return text
 
 
 async def _ends(exited: asyncio.Event, limit: float) -> bool:

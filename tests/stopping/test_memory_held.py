@@ -31,6 +31,7 @@ from orchestrator.timing import Timing
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, Sleepers, World, a_plan
 from tests.hosts.trees import Tree
+from tests.telling.golden import told
 from tests.waiting import until
 
 GIB = 1 << 30
@@ -167,6 +168,7 @@ async def test_memory_that_does_not_come_back_quarantines_the_gpu_and_names_the_
     (free,) = await entries(cards, "memory_free")
     assert free.evidence["after_s"] >= QUICK.memory_free
     assert len(await entries(cards, ISSUE)) == 1, "opened once, however often it is looked at"
+    told(world, "m", "08-memory-held")
 
 
 async def test_bytes_that_nobody_has_are_held_too(cards: Cards) -> None:
