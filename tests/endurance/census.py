@@ -1,0 +1,135 @@
+"""What an Outrider holds at one moment, counted from outside: for telling what a long run leaves behind.
+
+Nothing here asks the daemon but for the number of its tasks; the rest is what Podman, procfs, the database and the
+folders show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+
+from containers import orphans, proc
+from tests.stack.stack import Stack
+
+HISTORY = frozenset({"journal", "starts", "sqlite_sequence"})
+"""Tables that are meant to grow, up to a number of rows that the daemon's compaction keeps."""
+NUMBERS = Path(__file__).parents[2] / ".cache" / "endurance"
+
+
+@dataclass(frozen=True)
+class Census:
+    """Counts; `rows` are those of the daemon's databases without `HISTORY`, bytes are resident memory."""
+
+    containers: int
+    processes: int
+    """The daemon's and the gateway's children, and conmons and workloads of this Outrider's containers."""
+    files: int
+    """Engines' socket folders and keys, and loading marks."""
+    daemon_fds: int
+    daemon_threads: int
+    daemon_tasks: int
+    daemon_rss: int
+    gateway_fds: int
+    gateway_threads: int
+    gateway_rss: int
+    rows: int
+    history: int
+
+    @classmethod
+    def of(cls, stack: Stack) -> Census:
+        assert stack.daemon is not None
+        assert stack.gateway is not None
+        daemon, gateway = stack.daemon.pid, stack.gateway.pid
+        rows = _rows([stack.paths.database, stack.paths.measurements])
+        supervised = orphans.find(prefix=f"outrider-{stack.paths.owner[:8]}-")
+        return cls(
+            containers=len(stack.containers()),
+            processes=len(_children({daemon, gateway})) + sum(1 + (o.workload is not None) for o in supervised),
+            files=len(_listed(stack.paths.engines)) + len(_listed(stack.paths.loading)),
+            daemon_fds=len(_listed(Path(f"/proc/{daemon}/fd"))),
+            daemon_threads=len(_listed(Path(f"/proc/{daemon}/task"))),
+            daemon_tasks=tasks(stack),
+            daemon_rss=_rss(daemon),
+            gateway_fds=len(_listed(Path(f"/proc/{gateway}/fd"))),
+            gateway_threads=len(_listed(Path(f"/proc/{gateway}/task"))),
+            gateway_rss=_rss(gateway),
+            rows=sum(n for table, n in rows.items() if table not in HISTORY),
+            history=sum(n for table, n in rows.items() if table in HISTORY),
+        )
+
+    def beyond(self, before: Census, room: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+        """What is more than before and than there is `room` for: name to (before, now)."""
+        then, now = asdict(before), asdict(self)
+        return {name: (then[name], now[name]) for name in now if now[name] > then[name] + room.get(name, 0)}
+
+
+def tasks(stack: Stack) -> int:
+    """The asyncio tasks of the daemon, as its metrics say."""
+    with stack.api() as api:
+        found = re.search(r"^outrider_tasks (\S+)$", api.get("/metrics").text, re.MULTILINE)
+    assert found is not None, "the daemon says how many tasks it has"
+    return int(float(found[1]))
+
+
+def told(name: str, before: Census, after: Census, **more: object) -> str:
+    """Both side by side, for people; also written to `NUMBERS` for who wants to quote it."""
+    NUMBERS.mkdir(parents=True, exist_ok=True)
+    data = {"before": asdict(before), "after": asdict(after), **more}
+    (NUMBERS / f"{name}.json").write_text(json.dumps(data, indent=1, default=str) + "\n")
+    lines = [f"{name}: " + ", ".join(f"{key} {value}" for key, value in more.items() if not isinstance(value, dict))]
+    for key, then in asdict(before).items():
+        lines.append(f"  {key:16} {then:>12} -> {asdict(after)[key]:>12}")
+    return "\n".join(lines)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _children(of: Iterable[int]) -> set[int]:
+    """All processes below these."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        found = proc.process(int(folder.name))
+        if found is not None and found.alive:
+            parents.setdefault(found.parent, []).append(found.pid)
+    below, left = set[int](), list(of)
+    while left:
+        for child in parents.get(left.pop(), ()):
+            below.add(child)
+            left.append(child)
+    return below
+
+
+def _rss(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(x.split()[1] for x in status.splitlines() if x.startswith("VmRSS"))) * 1024
+
+
+def _rows(databases: Iterable[Path]) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for file in databases:
+        with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=30)) as db:
+            for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+                counted[table] = counted.get(table, 0) + db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
+    return counted
+
+
+def settled(stack: Stack, before: Census, room: Mapping[str, int]) -> Census | None:
+    """A census that is not beyond `before`; None while it is (for waiting: connections close, threads end)."""
+    with contextlib.suppress(httpx.HTTPError):
+        now = Census.of(stack)
+        return None if now.beyond(before, room) else now
+    return None

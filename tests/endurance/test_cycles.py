@@ -1,0 +1,81 @@
+"""A thousand starts and stops leave nothing behind: real engines in real Podman, several at once.
+
+`OUTRIDER_CYCLES` is how many (1000). What was there before and after is printed, and written to
+`.cache/endurance/cycles.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.endurance.census import Census, settled, told
+from tests.endurance.life import Hand, hand
+from tests.models import generate as g
+from tests.models.tokenizer import recital
+from tests.podman_fixture import run_apart
+from tests.stack_fixture import MakeStack
+from tests.waiting import until_sync
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
+CYCLES = int(os.environ.get("OUTRIDER_CYCLES", "1000"))
+AT_ONCE = 4
+WARM = 3
+"""Cycles of each model before the first count: pools of threads are full then, and caches are warm."""
+ASKED = 10
+"""One cycle of so many has a request answered before its stop."""
+ROOM = {
+    "daemon_rss": 24 << 20,
+    "gateway_rss": 8 << 20,
+    "daemon_threads": 4,  # of pools that have a limit, and had not all been needed at once
+    "daemon_fds": 4,  # connections kept for reuse
+    "gateway_fds": 4,
+    "daemon_tasks": 1,  # the request that asks
+    "history": 1 << 30,
+}
+NAMES = tuple(f"m{n}" for n in range(AT_ONCE))
+
+
+async def _cycles(one: Hand, name: str, count: int) -> None:
+    for number in range(count):
+        await one.want(name, "running")
+        await one.until(name, "ready")
+        if number % ASKED == 0:
+            assert await one.ask(name) == recital(8)
+        await one.want(name, "stopped")
+        await one.until(name, "stopped")
+
+
+def test_a_thousand_starts_and_stops_leave_nothing_behind(
+    make_stack: MakeStack, test_models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack = make_stack()
+    for name in NAMES:
+        stack.define(name, test_models / g.TARGET, method="none")
+
+    async def run(count: int) -> dict[str, int]:
+        async with hand(stack) as one:
+            await asyncio.gather(*(_cycles(one, name, count) for name in NAMES))
+            return dict(one.codes)
+
+    with stack:
+        run_apart(run(WARM))
+        before = Census.of(stack)
+        began = time.monotonic()
+        codes = run_apart(run(CYCLES // AT_ONCE))
+        took = time.monotonic() - began
+        after = until_sync(lambda: settled(stack, before, ROOM) or Census.of(stack), 1, "a census")
+        if after.beyond(before, ROOM):
+            after = until_sync(lambda: settled(stack, before, ROOM), 60, "nothing is left behind")
+        with capsys.disabled():
+            print()
+            print(told("cycles", before, after, cycles=CYCLES, seconds=round(took, 1), at_once=AT_ONCE, journal=codes))
+        assert codes["ready"] >= CYCLES, "each start came to its end"
+        assert not {"failed", "engine_ended", "not_removed", "drain_cut_short"} & set(codes)
+        assert stack.get("/api/v1/issues") == []
+        assert (after.containers, after.processes, after.files) == (0, before.processes, 0)
+        assert "Traceback" not in stack.log("daemon")
