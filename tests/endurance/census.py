@@ -11,17 +11,18 @@ import json
 import os
 import re
 import sqlite3
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import httpx
-
 from containers import orphans, proc
 from tests.stack.stack import Stack
 
-HISTORY = frozenset({"journal", "starts", "sqlite_sequence"})
+HISTORY = frozenset({"journal", "starts", "decodings", "crashes", "sqlite_sequence"})
 """Tables that are meant to grow, up to a number of rows that the daemon's compaction keeps."""
+_NEVER = threading.Event()
 NUMBERS = Path(__file__).parents[2] / ".cache" / "endurance"
 
 
@@ -127,9 +128,12 @@ def _rows(databases: Iterable[Path]) -> dict[str, int]:
     return counted
 
 
-def settled(stack: Stack, before: Census, room: Mapping[str, int]) -> Census | None:
-    """A census that is not beyond `before`; None while it is (for waiting: connections close, threads end)."""
-    with contextlib.suppress(httpx.HTTPError):
+def at_rest(stack: Stack, before: Census, room: Mapping[str, int], limit: float = 60.0) -> Census:
+    """A census that is not beyond `before`, or the last one within `limit` s: connections close and threads end in
+    their time."""
+    end = time.monotonic() + limit
+    while True:
         now = Census.of(stack)
-        return None if now.beyond(before, room) else now
-    return None
+        if not now.beyond(before, room) or time.monotonic() >= end:
+            return now
+        _NEVER.wait(0.5)

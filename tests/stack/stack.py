@@ -66,6 +66,8 @@ class Stack:
         """Without a Podman socket the daemon finds or starts a service of its own. `environ` is added to that of
         daemon and gateway. `folder` is the state folder, if it is to be a certain one."""
         self._environ = dict(environ or {})
+        self.module = "api.cli"
+        """What Python runs as the command line."""
         self._podman_socket = podman_socket
         self.folder = Path(tempfile.mkdtemp(prefix="or-stack-")) if folder is None else folder
         self.paths: Paths = prepare(find(state_dir=self.folder))
@@ -165,7 +167,7 @@ class Stack:
     def _run(self, command: str) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{command}.log", "ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "api.cli", "--state-dir", str(self.folder), command],
+                [sys.executable, "-m", self.module, "--state-dir", str(self.folder), command],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
