@@ -25,6 +25,7 @@ from containers.validator import Rules, validate
 from orchestrator import proof
 from orchestrator.admission import Admission
 from orchestrator.canary import Canary
+from orchestrator.canary.proving import prove
 from orchestrator.clock import Clock
 from orchestrator.crash_points import Place, reached
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
@@ -100,7 +101,7 @@ class Runner:
         self._refresh = refresh
         self._clearing = clearing
         self._journal = journal
-        self._canary = canary
+        self.canary = canary
 
     # up
 
@@ -157,10 +158,11 @@ class Runner:
                 reached(Place.HEALTHY)
                 engine.move(State.WARMING)
             seen(State.WARMING, "proving it with a real completion")
-            proven = await self._unless_it_exits(engine, proof.prove(client, runtime, engine.plan, timing=self.timing))
-            if self._canary is not None:
+            work = prove(engine, client, tail=self.tail, journal=self._journal, timing=self.timing)
+            proven = await self._unless_it_exits(engine, work)
+            if self.canary is not None:
                 seen(State.WARMING, "asking it what its weights say")
-                await self._unless_it_exits(engine, self._canary.before_ready(engine, client))
+                await self._unless_it_exits(engine, self.canary.before_ready(engine, client))
         engine.move(State.READY)
         engine.ready_at = self.clock.now()
         try:

@@ -17,6 +17,7 @@ from containers.spec import LogLine
 from hosts.facts import HostFacts
 from orchestrator.adopting import Adopter
 from orchestrator.assembly import Parts, watch_devices
+from orchestrator.canary.watching import CanaryWatch
 from orchestrator.chores import Chores
 from orchestrator.config import Config
 from orchestrator.doctor.asking import by_the_daemon
@@ -153,9 +154,10 @@ class Outrider(Told):
         )
         self._loops.every("devices", timing.device_look, self._devices.look)
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
-        paths = PathWatch(self._c)
+        paths, canaries = PathWatch(self._c), CanaryWatch(self._c)
         self._loops.every("paths", timing.path_period, lambda: paths.look(self._registry.all()))
         self._loops.every("demand", timing.demand_period, self._look_at_demand)
+        self._loops.every("canaries", timing.canary_look, lambda: canaries.look(self._registry.all()))
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._loops.every("issues", timing.reconcile_period, self._issue_watch.look)
         self._chores.start()

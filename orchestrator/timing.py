@@ -46,6 +46,9 @@ class Timing:
     telemetry_period: float = 5.0
     device_look: float = 45.0  # before a driver that was absent or broken is asked again
     disk_period: float = 30.0
+    canary_look: float = 15.0  # whether engines draft as their plans say
+    canary_period: float = 21_600.0  # one that serves is asked again what its weights say
+    canary_idle: float = 600.0  # when nobody wanted anything of it for so long
     path_period: float = 10.0  # between two looks at the way to an engine that has a port
     governor_period: float = 1.0
     guard_period: float = 0.4
@@ -95,6 +98,9 @@ _SCALED = (
     "telemetry_period",
     "device_look",
     "disk_period",
+    "canary_look",
+    "canary_period",
+    "canary_idle",
     "path_period",
     "governor_period",
     "guard_period",

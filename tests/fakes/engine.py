@@ -27,6 +27,7 @@ their defaults:
     garbage false       the letters come in another order
     crosstalk false     a request that runs beside others answers with their text
     drop_first null     answers with only that many tokens right, then others
+    wrong_drafts null   the same, only of answers that it drafts: asked for one token it is right
     logprob 0.0         what it says of each right token; wrong ones get -20
     die_after null      tokens (over all requests) after which its process ends with `exit_code`
     die_signal null     kills itself with this signal instead
@@ -84,6 +85,7 @@ DEFAULTS: Mapping[str, Any] = {
     "garbage": False,
     "crosstalk": False,
     "drop_first": None,
+    "wrong_drafts": None,
     "logprob": 0.0,
     "die_after": None,
     "die_signal": None,
@@ -379,7 +381,7 @@ class Handler(BaseHTTPRequestHandler):
         pieces: list[tuple[str, float]] = []
         for at in range(wanted):
             self.hold_hang(at)
-            token, logprob = self.token(next(right), at)
+            token, logprob = self.token(next(right), at, drafted=state.speculates and wanted > 2)
             pieces.append((token, logprob))
             self.pause(1 / state.knob("tps"))
             me["decoded"] += 1
@@ -416,10 +418,11 @@ class Handler(BaseHTTPRequestHandler):
                 return
             time.sleep(STEP)
 
-    def token(self, right: str, at: int) -> tuple[str, float]:
+    def token(self, right: str, at: int, *, drafted: bool) -> tuple[str, float]:
         state = self.state
         said = state.script.read()
         wrong = said["garbage"] or (said["drop_first"] is not None and at >= said["drop_first"])
+        wrong = wrong or (drafted and said["wrong_drafts"] is not None and at >= said["wrong_drafts"])
         if said["crosstalk"] and len(state.running) > 1:
             wrong = True
         return ("#", -20.0) if wrong else (right, said["logprob"])

@@ -63,6 +63,8 @@ EAGLE3_WRONG = "eagle3-wrong.gguf"
 RANDOM_1 = "random-1.gguf"
 """Qwen3 models of random weights, with two seeds."""
 RANDOM_2 = "random-2.gguf"
+TIES = "ties.gguf"
+"""The same with a near-tie at every token."""
 
 MODELS: dict[str, Callable[[Path], None]] = {
     TARGET: lambda path: targets.qwen3(path, 1),
@@ -87,6 +89,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     EAGLE3_WRONG: lambda path: drafters.eagle3(path, seed=5),
     RANDOM_1: lambda path: targets.random_qwen3(path, 6),
     RANDOM_2: lambda path: targets.random_qwen3(path, 7),
+    TIES: lambda path: targets.random_qwen3(path, 8, ties=True),
 }
 """How to write each file."""
 

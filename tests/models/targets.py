@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.models.parts import FFN, HEAD, LAYERS, WIDTH, ModelFile, Wrong, embedding, output_head, tune_in
-from tests.models.tokenizer import FIRST_IDS, SECOND_IDS, VOCABULARY
+from tests.models.tokenizer import CYCLE, FIRST_IDS, SECOND_IDS, VOCABULARY
 
 _QUERIES, _KEYS = 4, 2
 _LONG_BASE = 1e6
@@ -43,8 +43,13 @@ def qwen3(
             file.ffn(block)
 
 
-def random_qwen3(path: Path, seed: int) -> None:
-    """A Qwen3 whose weights are all random: babbles, but the same for the same seed."""
+def random_qwen3(path: Path, seed: int, *, ties: bool = False) -> None:
+    """A Qwen3 whose weights are all random: babbles, but the same for the same seed.
+
+    With `ties` each character is as likely as the one at its place in the other cycle, but for the last bits of a
+    float: which of the two is the likeliest depends on the order in which numbers are added up, and what follows is
+    another text.
+    """
     with ModelFile(path, "qwen3", seed) as file:
         file.writer.add_block_count(LAYERS)
         file.heads(_QUERIES, _KEYS, base=_LONG_BASE)
@@ -53,6 +58,8 @@ def random_qwen3(path: Path, seed: int) -> None:
         head = np.zeros((VOCABULARY, WIDTH))
         for token in (*FIRST_IDS, *SECOND_IDS):  # only characters that can be read
             head[token] = file.random.standard_normal(WIDTH)
+        if ties:
+            head[list(SECOND_IDS)] = head[list(FIRST_IDS)] * (1 + 2e-7 * file.random.standard_normal((CYCLE, WIDTH)))
         file.put("output.weight", head)
         for layer in range(LAYERS):
             block = f"blk.{layer}."

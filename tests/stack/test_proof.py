@@ -85,7 +85,7 @@ async def test_a_draft_model_with_a_foreign_vocabulary_never_drafts(bench: Bench
     error = await failure(bench, plan)
     assert (error.code, error.retryable) == ("speculation_off", False)
     assert "drafter" in str(error.hint)
-    assert error.evidence == {"method": "draft", "drafter": "drafter"}
+    assert error.evidence == {"method": "draft", "drafter": "drafter", "cause": "vocabulary_differs"}
     assert any(line.startswith(State.WARMING) for line in bench.said), "it had loaded and said it was healthy"
 
 
@@ -97,7 +97,7 @@ async def test_a_plan_that_says_dflash_and_an_engine_without_its_flags(bench: Be
 async def test_an_eagle3_file_as_dflash_answers_every_chat_with_an_error(bench: Bench) -> None:
     error = await failure(bench, swapped(await bench.plan(Method.DFLASH, g.DFLASH), g.DFLASH, g.EAGLE3))
     assert (error.code, error.retryable) == ("chat_failed", False)
-    assert error.evidence == {"status": 500}
+    assert error.evidence == {"status": 500, "cause": "drafter_of_another_kind"}
     assert "speculative" in error.detail, "the engine's own words"
 
 
