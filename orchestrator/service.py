@@ -157,7 +157,7 @@ class Outrider(Told):
         paths, canaries = PathWatch(self._c), CanaryWatch(self._c)
         self._loops.every("paths", timing.path_period, lambda: paths.look(self._registry.all()))
         self._loops.every("demand", timing.demand_period, self._look_at_demand)
-        self._loops.every("canaries", timing.canary_look, lambda: canaries.look(self._registry.all()))
+        self._loops.forever("canaries", lambda: canaries.watch(self._registry.all))
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._loops.every("issues", timing.reconcile_period, self._issue_watch.look)
         self._chores.start()

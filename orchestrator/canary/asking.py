@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 
 from orchestrator.canary.judging import Answer, leading, needed
@@ -17,6 +18,8 @@ SERVER_ERROR = 500
 NOT_IMPLEMENTED = 501
 FAILED = "canary_failed"
 """The code of an engine that does not say what its weights say."""
+FLOOR = -30.0
+"""Nats: what is less likely than that is as good as impossible."""
 LEAST_SCORED = 8
 """Tokens that are scored however slow the engine is."""
 
@@ -160,8 +163,13 @@ class Asker:
 
 
 def _of(found: Continued, token: int) -> float:
-    """The log-probability of a token: where it is not among the likeliest, that of the least likely of them."""
-    return found.first.get(token, min(found.first.values()))
+    """The log-probability of a token: where it is not among the likeliest, the most that it can be, which is no more
+    than the least likely of them and no more than what all of them leave."""
+    known = found.first.get(token)
+    if known is not None:
+        return known
+    left = 1 - sum(math.exp(min(value, 0.0)) for value in found.first.values())
+    return max(FLOOR, min(math.log(left) if left > 0 else FLOOR, *found.first.values()))
 
 
 async def three(asker: Asker, lengths: Sequence[int]) -> dict[str, Passage]:

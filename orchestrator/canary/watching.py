@@ -4,7 +4,7 @@ their weights say. Never in the way of a request: an engine that works is left a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -87,9 +87,17 @@ class CanaryWatch:
         serving = {e.id: (a, e) for a in actors for e in a.deployment.engines if _serves(a.deployment, e)}
         for name in [name for name in self._watched if name not in serving]:
             self._forget(self._watched.pop(name).engine)
-        for actor, engine in serving.values():
-            with suppress(OutriderError, OSError):  # one that does not answer is others' business
-                await self._look(actor, engine)
+        await asyncio.gather(*(self._quietly(actor, engine) for actor, engine in serving.values()))
+
+    async def watch(self, actors: Callable[[], Sequence[Fails]]) -> None:
+        """Look for ever. What an engine is asked may take it minutes, so a round is no sign of life of the daemon."""
+        while True:
+            await self.look(actors())
+            await asyncio.sleep(self._timing.canary_look)
+
+    async def _quietly(self, actor: Fails, engine: Engine) -> None:
+        with suppress(OutriderError, OSError):  # one that does not answer is others' business
+            await self._look(actor, engine)
 
     async def _look(self, actor: Fails, engine: Engine) -> None:
         runtime, now = adapter(engine.plan.runtime), self._clock.now()
