@@ -38,7 +38,8 @@ class OpsApp:
             await answer_json(send, {"error": "/metrics, /healthz, /ready/{model}"}, 404)
 
     async def _health(self, send: Send) -> None:
-        """The gateway is well when it runs: without a daemon it goes on with the table it has."""
+        """The gateway is well when it runs: without a daemon it goes on with the table it has, and while it finishes
+        its streams before it ends it lives too (whether to send anything here is `/ready/{model}`'s answer)."""
         table = self._admission.table
         document = {
             "status": "stopping" if self._admission.stopping else "ok",
@@ -46,7 +47,7 @@ class OpsApp:
             "table": self._admission.source,
             "revision": None if table is None else table.revision,
         }
-        await answer_json(send, document, 503 if self._admission.stopping else 200)
+        await answer_json(send, document)
 
     async def _ready(self, name: str, send: Send) -> None:
         model = self._admission.index.get(name)
