@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODEL = "model "
 """A model's line has the subject `model NAME`; a name holds no space, so it is no setting's key."""
 
-_AT_ONCE = ("aliases", "load_s", "priority", "preemptible", "on_demand", "ttl_s", "pinned")
+_AT_ONCE = ("aliases", "load_s", "priority", "preemptible", "deterministic", "on_demand", "ttl_s", "pinned")
 """Keys of a model that the daemon takes up without touching an engine."""
 _POLICY = ("policy", "drop_above", "resume_below", "dwell_s", "max_switch_s")
 """Keys of its speculation that only the governor reads."""

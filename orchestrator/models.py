@@ -243,6 +243,9 @@ class ModelEntry(Frozen):
     """When the daemon starts, the models with the highest start first, one after the other."""
     preemptible: bool = False
     """Whether its engine goes first when the host runs out of memory."""
+    deterministic: bool = False
+    """Whether its engine repeats itself to the last token, drafting or not, alone or among others (batch-invariant
+    kernels): a canary then compares every token, and not only what the model finds likely."""
     on_demand: bool | None = None
     """Whether it is there on demand as long as nobody has started or stopped it; None takes [demand] by_default."""
     ttl_s: float | None = Field(default=None, gt=0)

@@ -152,6 +152,8 @@ class Plan:
     """Whether the runtime serves a unix socket; otherwise it gets a loopback port."""
     image_resolved: bool = False
     """Whether `image` is an image id; False while it is still a reference."""
+    deterministic: bool = False
+    """Whether its engine is said to repeat itself to the last token. Launches nothing."""
 
     @property
     def launch(self) -> dict[str, Any]:

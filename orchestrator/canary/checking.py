@@ -122,7 +122,8 @@ class Canary:
             long, reference = await self._long(asker, reference, plan, which)
             whole_now = not asker.late
             seen = Observation(scored, answers, long, pair)
-        return Looked(judging.judge(reference, seen), whole_now, made)
+        exact = plan.deterministic and reference.made.get("image") == plan.image
+        return Looked(judging.judge(reference, seen, exact=exact), whole_now, made)
 
     async def _weights(self, plan: Plan) -> str:
         try:

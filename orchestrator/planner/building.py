@@ -84,6 +84,7 @@ def build(site: Site, fitted: Fitted) -> Plan | Rejected:
         evidence=candidate.evidence,
         reasons=_reasons(site, fitted),
         image_resolved=bool(_IMAGE_ID.match(image.reference)),
+        deterministic=site.entry.deterministic,
     )
 
 

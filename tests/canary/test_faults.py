@@ -1,4 +1,4 @@
-"""Engines that are healthy and talk nonsense, through a whole Outrider: none of them serves, and the ladder helps.
+"""Engines that are healthy and talk nonsense: none of them serves, and the ladder helps.
 
 The engine is a fake one (`tests.fakes.engine`): no real one here says the wrong thing only when it drafts, or only from
 some moment on. What real ones do is in `test_real_engines` and `test_mispaired`.
@@ -6,10 +6,18 @@ some moment on. What real ones do is in `test_real_engines` and `test_mispaired`
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator.plan import Plan
+from tests.canary.asked import Desk, a_plan
+from tests.engine.running import running
+from tests.fakes.engine import Script
 from tests.models import generate as g
 from tests.stack_fixture import MakeStack
 from tests.telling.golden import told
@@ -46,19 +54,65 @@ def test_drafts_that_change_the_text_never_serve(
     print(story)
 
 
-def test_garbage_from_the_first_start_on_is_no_measure(
-    make_stack: MakeStack, fake_engine_image: str, test_models: Path
+@pytest.fixture
+def fake(tmp_path: Path, xllamacpp_path: Path, test_models: Path) -> Iterator[Callable[..., tuple[Script, Plan, Path]]]:
+    """Start the fake engine as a process: its script, a plan of it, and where it listens."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(**says: Any) -> tuple[Script, Plan, Path]:
+            folder = tmp_path / "fake"
+            folder.mkdir()
+            model = folder / g.TARGET
+            model.write_bytes((test_models / g.TARGET).read_bytes())
+            script = Script(folder)
+            script.write(**says)
+            program = [sys.executable, "-m", "tests.fakes.engine"]
+            process = running(xllamacpp_path, folder, ["-m", model, "-np", "2"], command=program)
+            return script, a_plan(model), stack.enter_context(process).socket
+
+        yield begin
+
+
+async def test_garbage_from_the_first_start_on_is_no_measure(
+    desk: Desk, fake: Callable[..., tuple[Script, Plan, Path]]
 ) -> None:
-    """Nothing is known of these weights yet, and what this engine says cannot be what any weights say."""
-    stack = make_stack(gateway=False)
-    script = stack.define_fake("liar", fake_engine_image, test_models / g.TARGET, script={"garbage": True})
-    with stack:
-        stack.want("liar", "running")
-        stack.wait(lambda: "combination_refuted" in stack.codes("liar"), 60, "two failures")
-        failed = [e["evidence"] for e in stack.events("liar") if e["code"] == "failed"]
-        assert {(f["code"], f["reason"]) for f in failed[:2]} == {("canary_failed", "implausible")}
-        assert "ready" not in stack.codes("liar")
-        # mended, and forgotten: it is tried again, and serves
-        script.write()
-        assert stack.send("DELETE", "/api/v1/measurements?model=liar").status_code < 300
-        stack.start("liar")
+    """Nothing is known of these weights yet, and what this engine says cannot be what any weights say. Mended, it is
+    measured as if nothing had been."""
+    script, plan, socket = fake(garbage=True)
+    error = await desk.fails(plan, socket)
+    assert (error.evidence["reason"], error.evidence["failed_in_a_row"]) == ("implausible", 1)
+    assert "knows nothing" in error.detail
+    script.write()
+    await desk.look(plan, socket)
+    assert desk.last().code == "canary_passed"
+    script.write(garbage=True)
+    error = await desk.fails(plan, socket)
+    assert error.evidence["reason"] == "likelihood_off"
+    assert "refuted" not in error.evidence, "it passed in between"
+
+
+async def test_answers_that_get_mixed_up_are_found(desk: Desk, fake: Callable[..., tuple[Script, Plan, Path]]) -> None:
+    """Each request alone is answered rightly; only the pair shows it."""
+    _, plan, socket = fake(crosstalk=True, tps=200)
+    error = await desk.fails(plan, socket)
+    assert error.evidence["reason"] == "together_differs"
+    assert error.evidence["begins_right"] == 3
+    pair = error.evidence["pair_leading"]
+    assert isinstance(pair, dict)
+    assert min(pair.values()) < 8
+
+
+async def test_completions_that_fail_are_found(desk: Desk, fake: Callable[..., tuple[Script, Plan, Path]]) -> None:
+    """Healthy, and every completion is a 500."""
+    _, plan, socket = fake(status=500)
+    error = await desk.fails(plan, socket)
+    assert (error.evidence["reason"], error.evidence["status"]) == ("refused", 500)
+
+
+async def test_an_engine_that_takes_no_such_questions_is_left_alone(
+    desk: Desk, fake: Callable[..., tuple[Script, Plan, Path]]
+) -> None:
+    """No fault of anybody, and said."""
+    _, plan, socket = fake(status=404)
+    await desk.look(plan, socket)
+    assert desk.last().code == "canary_left_out"

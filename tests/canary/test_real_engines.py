@@ -116,3 +116,19 @@ async def test_a_drafter_that_is_always_wrong_passes(desk: Desk, start: Start, t
 def test_the_texts_are_distinct_and_short() -> None:
     assert len(set(TEXTS)) == len(TEXTS) == len(LENGTHS)
     assert sum(LENGTHS) <= 64, "each is a request of its own, at the first start of some weights"
+
+
+async def test_only_a_plan_that_is_marked_deterministic_is_held_to_every_token(
+    desk: Desk, start: Start, test_models: Path
+) -> None:
+    """The model of near-ties says something else when it drafts: no fault, unless somebody promised it."""
+    words = ("--spec-type", "draft-simple", "--spec-draft-n-max", "5", "-md", test_models / g.RANDOM_2)
+    engine = start("-m", test_models / g.TIES, *words)
+    plan = a_plan(test_models / g.TIES, method=Method.DRAFT)
+    await desk.look(plan, engine.socket)
+    assert desk.last().code == "canary_passed"
+    error = await desk.fails(a_plan(test_models / g.TIES, method=Method.DRAFT, deterministic=True), engine.socket)
+    assert error.evidence["reason"] == "digest_differs"
+    steady = a_plan(test_models / g.RANDOM_1, deterministic=True)
+    await desk.look(steady, start("-m", test_models / g.RANDOM_1).socket)
+    assert desk.last().code == "canary_passed"
