@@ -48,6 +48,8 @@ from orchestrator.views import State
 T = TypeVar("T")
 log = structlog.get_logger("runner")
 LOG_TAIL = 200
+LOG_LIMIT = 5.0
+"""Seconds for the last lines of a log, which take milliseconds: what waits for them is a stop."""
 CONTAINER_PORT = 8080
 UNPROVEN_GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL for an engine that has served nobody. It has nothing to finish, and in
@@ -319,7 +321,7 @@ class Runner:
             return []
         found: list[LogLine] = []
         with suppress(ContainerError, TimeoutError):
-            async with asyncio.timeout(self.timing.podman_call):
+            async with asyncio.timeout(min(LOG_LIMIT, self.timing.podman_call)):
                 found.extend([x async for x in self.podman.logs(engine.container_id, tail=lines, follow=False)])
         return found
 

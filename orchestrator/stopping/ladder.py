@@ -27,7 +27,7 @@ from containers.exit_watch import ExitWatch
 from containers.spec import ContainerState
 from orchestrator.clock import Clock
 
-ANSWER = 10.0
+ANSWER = 5.0
 """Seconds that Podman may take to answer a stop beyond the grace: it answers in 0.1-0.2 s."""
 SEEN = 1.0
 """Seconds from a stop that Podman says is done to the process's end as the kernel tells it."""

@@ -117,4 +117,4 @@ def test_a_drain_that_takes_too_long_breaks_nothing_by_itself_and_the_next_daemo
     assert runs(engine["pid"])
     stack.start_daemon()
     stack.wait_state("m", "stopped")
-    assert stack.containers() == []
+    until_sync(lambda: stack.containers() == [], 30, "its container is gone")
