@@ -64,7 +64,7 @@ def runs(pid: int) -> bool:
     return found is not None and found.alive
 
 
-def test_a_stop_lets_long_streams_end_and_a_gateway_that_ends_does_too(stack: Stack) -> None:
+def test_a_stop_lets_long_streams_end(stack: Stack) -> None:
     engine = stack.start("m")[0]["engine"]
     found = streams(stack)
     stack.want("m", "stopped")
@@ -84,7 +84,9 @@ def test_a_stop_lets_long_streams_end_and_a_gateway_that_ends_does_too(stack: St
     assert stack.containers() == []
     told(stack, "m", "25-drained-with-long-streams")
 
-    # the gateway is told to end, twice: what it relays goes on to its end, and it is alive until then
+
+@pytest.mark.slow
+def test_a_gateway_that_is_told_to_end_twice_lives_until_its_streams_have_ended(stack: Stack) -> None:
     stack.start("m")
     found = streams(stack)
     assert stack.gateway is not None
