@@ -3,8 +3,9 @@
 `outrider up` starts daemon and gateway with their standard error in a file. Nobody else could cap
 it: the writer holds it open, and may go on for months after whoever started it is gone. So the writer
 itself puts a new file in its place when it is full, and keeps the last one beside it as `NAME.1`. No
-line is lost. Where standard error is anything else (systemd's journal, a terminal, a file of somebody
-else's), nothing is done. Nothing but the standard library: the gateway uses it too.
+line is lost, but to a disk that is full: then whoever has something to say goes on all the same. Where
+standard error is anything else (systemd's journal, a terminal, a file of somebody else's), nothing is
+done. Nothing but the standard library: the gateway uses it too.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ class LogFile(io.TextIOBase):
         with self._lock:
             if self._ours:
                 self._make_room(len(text))
-            return sys.stderr.write(text)
+            with suppress(OSError):  # a full disk costs lines of the log; who has something to say goes on
+                sys.stderr.write(text)
+            return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
 
     def writable(self) -> bool:
         return True
@@ -49,7 +53,7 @@ class LogFile(io.TextIOBase):
         now = _seen(2)
         if now is None or now.st_size == 0 or now.st_size + size <= self.limit():
             return
-        sys.stderr.flush()
+        self.flush()
         try:
             self._begin_anew(now)
         except OSError:  # no inode left, or a folder that is gone: a log that is cut off is better than a full disk

@@ -28,6 +28,7 @@ from orchestrator.canary import Canary
 from orchestrator.canary.proving import prove
 from orchestrator.clock import Clock
 from orchestrator.crash_points import Place, reached
+from orchestrator.disk import disk_error
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
 from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
@@ -211,10 +212,13 @@ class Runner:
             )
 
     async def _create(self, engine: Engine) -> None:
-        folder = await asyncio.to_thread(make_socket_folder, self.paths, engine.id)
-        reached(Place.FOLDER_MADE)
-        await asyncio.to_thread(write_key, self.paths, engine.id, engine.key)
-        reached(Place.KEY_WRITTEN)
+        try:
+            folder = await asyncio.to_thread(make_socket_folder, self.paths, engine.id)
+            reached(Place.FOLDER_MADE)
+            await asyncio.to_thread(write_key, self.paths, engine.id, engine.key)
+            reached(Place.KEY_WRITTEN)
+        except OSError as error:
+            raise disk_error(error, self.paths.engines, f"the socket folder of {engine.name}") from error
         if not engine.plan.socket:
             engine.port = await asyncio.to_thread(self.ports.take)
         spec = self.spec(engine, str(folder))
@@ -360,7 +364,10 @@ class Runner:
         if engine.port is not None:
             await asyncio.to_thread(self.ports.give_back, engine.port)
             engine.port = None
-        await asyncio.to_thread(remove_files, self.paths, engine.id)
+        try:
+            await asyncio.to_thread(remove_files, self.paths, engine.id)
+        except OSError as error:
+            raise disk_error(error, self.paths.engines, f"the removal of {engine.name}'s files") from error
         reached(Place.FILES_GONE)
         await self._read_host()
         self.admission.forget(engine.id)

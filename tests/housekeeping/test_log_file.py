@@ -132,3 +132,18 @@ def test_a_gateway_without_a_daemon_caps_its_log(tmp_path: Path) -> None:
         gateway.terminate()
         gateway.wait(20)
         shutil.rmtree(paths.run_dir)
+
+
+def test_a_disk_that_takes_no_line_stops_nobody_who_logs() -> None:
+    """A journal entry is logged where it is made: an error there would end whatever was being done."""
+    program = (
+        "import sys; from pathlib import Path; from orchestrator.log_file import LogFile\n"
+        "log = LogFile(Path('/nowhere'), lambda: 1)\n"
+        "for _ in range(1000): log.write('x' * 100 + '\\n'); log.flush()\n"
+        "print('went on'); sys.stderr = None"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, timeout=30, check=False
+        )
+    assert done.stdout == "went on\n"

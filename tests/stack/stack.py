@@ -67,7 +67,8 @@ class Stack:
         daemon and gateway. `folder` is the state folder, if it is to be a certain one."""
         self._environ = dict(environ or {})
         self.module = "api.cli"
-        """What Python runs as the command line."""
+        """What Python runs as the command line, and the folder in which it is run: a module there comes first."""
+        self.cwd: Path | None = None
         self._podman_socket = podman_socket
         self.folder = Path(tempfile.mkdtemp(prefix="or-stack-")) if folder is None else folder
         self.paths: Paths = prepare(find(state_dir=self.folder))
@@ -171,6 +172,7 @@ class Stack:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                cwd=self.cwd,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environ},
             )
 
