@@ -66,10 +66,10 @@ class Desk:
     ledger: Ledger
     observing: Observing
 
-    async def look(self, plan: Plan, socket: Path) -> None:
+    async def look(self, plan: Plan, socket: Path, key: str = "k") -> None:
         """One canary before ready, of a new engine that listens here."""
         engine = Engine(new_id(), plan.model, 1, plan, "k", str(socket), None, 0.0)
-        async with EngineClient(socket=str(socket), port=None, key="k", timeout=10) as client:
+        async with EngineClient(socket=str(socket), port=None, key=key, timeout=60) as client:
             await self.canary.before_ready(engine, client)
 
     async def fails(self, plan: Plan, socket: Path) -> EngineFailed:
