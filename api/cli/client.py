@@ -175,6 +175,17 @@ class Client:
         """The JSON answer of a GET."""
         return self.call("GET", path, params=params, timeout=timeout)
 
+    def text(self, path: str, *, timeout: float = DEADLINE) -> str:
+        """The text of a GET beside the API, such as `/metrics`."""
+        self._reach()
+        try:
+            response = self._http.get(f"http://localhost{path}", timeout=timeout)
+        except httpx.HTTPError as error:
+            raise self._lost(error, timeout) from error
+        if response.is_error:
+            raise from_response(response)
+        return response.text
+
     def call(
         self,
         method: str,

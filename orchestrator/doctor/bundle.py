@@ -31,8 +31,15 @@ _PROGRAMS = {"podman": "--version", "crun": "--version", "runc": "--version", "c
 _PLAN_SECONDS = 3.0
 
 
-def gather(question: Question, machine: Machine, report: Report, plans: Callable[[], Iterator[Any]]) -> dict[str, Any]:
-    """Everything, redacted. `plans` yields a summary for each model; no more are taken after three seconds."""
+def gather(
+    question: Question,
+    machine: Machine,
+    report: Report,
+    plans: Callable[[], Iterator[Any]],
+    redact: Redactor | None = None,
+) -> dict[str, Any]:
+    """Everything, redacted. `plans` yields a summary for each model; no more are taken after three seconds. With
+    another document's redactor both call a thing by the same pseudonym."""
     look = question.look
     document = {
         "bundle": SCHEMA,
@@ -47,7 +54,7 @@ def gather(question: Question, machine: Machine, report: Report, plans: Callable
         "kernel_log": _kernel_log(look),
         "plans": _in_time(plans()),
     }
-    redacted: dict[str, Any] = redactor(look, machine).document(document)
+    redacted: dict[str, Any] = (redact or redactor(look, machine)).document(document)
     return redacted
 
 
