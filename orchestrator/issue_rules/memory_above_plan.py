@@ -33,4 +33,4 @@ def detect(sight: Sight) -> Iterator[Found]:
 
 
 def withdraw(subject: str) -> str:
-    return f"{subject} takes what its plan expects"
+    return f"{subject} takes no more than its plan expects, or its engine is gone"

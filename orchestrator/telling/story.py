@@ -27,6 +27,8 @@ _FOR_ALL = frozenset({"paused", "resumed"})
 """Codes of what a person may say of all deployments at once."""
 _TOLD_ANYWAY = frozenset({"parked", "not_coming_up", "drifted", "paused_long"})
 """Issues that say in a list what the story says itself."""
+_STANDING = frozenset({"memory_above_plan"})
+"""Issues that a story lists while they hold: they come with a round of the rules, not with what happened."""
 _OF_THE_HOST = frozenset({"podman_away", "gateway_away"})
 """Issues of the host that are everybody's."""
 _BEGINNINGS = frozenset({"desired_running", "desired_stopped", "desired_on_demand", "start_forced"})
@@ -117,7 +119,7 @@ def _concerns(issue: Issue, name: str) -> bool:
 
 
 def _about(event: Event, name: str) -> bool:
-    if event.kind == "issue" and event.code.removesuffix("_over") in _TOLD_ANYWAY:
+    if event.kind == "issue" and event.code.removesuffix("_over") in _TOLD_ANYWAY | _STANDING:
         return False
     if event.deployment is not None:
         return event.deployment == name
