@@ -40,6 +40,18 @@ async def _govern(context: Context, actor: Actor) -> None:
     if decision.action is Governing.KEEP:
         return
     resume = decision.action is Governing.RESUME
+    if context.automation.paused(d.name) is not None:
+        author = context.automation.withhold(d.name, f"governor_{decision.action}")
+        if author is not None:
+            would = "resumed" if resume else "dropped"
+            context.journal.emit(
+                "governor",
+                f"would_{decision.action.value}",
+                f"speculation of {d.name} would be {would} at {rate:.2f} requests/s; automation is paused by {author}",
+                deployment=d.name,
+                evidence={"by": author, "reason": decision.reason, **decision.evidence},
+            )
+        return
     context.journal.emit(
         "governor",
         "speculation_resumed" if resume else "speculation_dropped",

@@ -94,6 +94,12 @@ async def test_speculation_that_a_former_daemon_dropped_can_come_back(tmp_path: 
     assert asked == [], "without word from the gateway nothing is known of the load"
     world.gateway.report({"gateway_id": "g", "uptime_s": 1.0, "models": {}})
     world.d.governor = governor.GovernorState(below_since=0.0)
+    world.context.automation.pause(world.d.name, "anna")
+    await govern(world.context, [world.actor])
+    await govern(world.context, [world.actor])
+    assert asked == [], "paused"
+    assert (await world.codes()).count("would_resume") == 1
+    world.context.automation.resume(world.d.name)
     await govern(world.context, [world.actor])
     assert asked == [True]
     await world.close()
