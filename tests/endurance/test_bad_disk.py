@@ -19,6 +19,7 @@ import pytest
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.stack.stack import Stack, accepts
+from tests.telling.golden import told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -105,6 +106,7 @@ def test_a_full_disk_costs_history_and_not_service(stack: Stack) -> None:
     ballast.unlink()
     view = stack.wait_state("m", "ready", may_fail=True)
     assert stack.text("m", 20) == recital(20)
+    told(stack, "m", "22-disk-full")
     until_sync(lambda: not [i for i in stack.get("/api/v1/issues") if i["code"] == "low_disk"], LIMIT, "withdrawn")
     stack.kill_daemon()
     stack.start_daemon()
@@ -140,8 +142,9 @@ def test_a_disk_that_takes_no_writes_stops_nothing_that_runs(stack: Stack) -> No
         answer = stack.want("other", "running")  # the database is open; an engine's folder is not to be had
         assert answer.status_code == 200
         view = stack.wait_state("other", "failed", may_fail=True)
-        assert view["reason"]["hint"]
+        assert (view["reason"]["code"], bool(view["reason"]["hint"])) == ("disk_read_only", True), view["reason"]
         until_sync(lambda: stack.get("/api/v1/health")["loops"]["reconcile"] < 1, LIMIT, "the loops go on")
+        told(stack, "other", "22-disk-takes-no-writes")
         assert stack.deployment("m")["engine"]["container_id"] == before["container_id"]
         stack.kill_daemon()
         assert "read-only" in (said := refused(stack).lower()) or "readonly" in said

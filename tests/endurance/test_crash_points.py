@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.endurance.door import Call, Door, Moment
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.stack.stack import Stack
+from tests.telling.golden import told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -33,6 +35,13 @@ START = tuple(Place)[: list(Place).index(Place.DRAINING)]
 STOP = tuple(Place)[list(Place).index(Place.DRAINING) :]
 KEPT = START[START.index(Place.STARTED) :]
 """From here on its container runs, and is to be kept."""
+
+TOLD = {
+    Place.CREATED: "before-its-container-ran",
+    Place.STARTED: "while-it-loaded",
+    Place.STOPPED: "in-a-stop",
+}
+"""Where the story is compared too."""
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +110,7 @@ def is_gone(stack: Stack) -> None:
 @pytest.mark.parametrize("place", [p if p is Place.CREATED else pytest.param(p, marks=slow) for p in START])
 def test_a_daemon_that_dies_in_a_start_is_followed_by_one_that_finishes_it(stack: Stack, place: Place) -> None:
     begin(stack, place, running=False)
+    since = time.monotonic()
     ask(stack, "running")
     died(stack)
     there = stack.containers()
@@ -109,15 +119,20 @@ def test_a_daemon_that_dies_in_a_start_is_followed_by_one_that_finishes_it(stack
     ready = runs_alone(stack)
     assert [ready["container_id"]] == there if place in KEPT else ready["container_id"] not in there
     assert "desired_running" not in stack.codes(NAME)[-3:], "nobody had to ask again"
+    if place in TOLD:
+        told(stack, NAME, f"09-daemon-killed-{TOLD[place]}", since_s=time.monotonic() - since)
 
 
 @pytest.mark.parametrize("place", [p if p is Place.STOPPED else pytest.param(p, marks=slow) for p in STOP])
 def test_a_daemon_that_dies_in_a_stop_is_followed_by_one_that_finishes_it(stack: Stack, place: Place) -> None:
     begin(stack, place, running=True)
+    since = time.monotonic()
     ask(stack, "stopped")
     died(stack)
     stack.start_daemon()
     is_gone(stack)
+    if place in TOLD:
+        told(stack, NAME, f"09-daemon-killed-{TOLD[place]}", since_s=time.monotonic() - since)
 
 
 @pytest.mark.parametrize("place", [pytest.param(p, marks=slow) for p in STOP])

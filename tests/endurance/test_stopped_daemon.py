@@ -11,6 +11,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.install.manager import Listener
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.stack.stack import Stack
+from tests.telling.golden import told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -88,6 +90,7 @@ def test_a_daemon_that_is_stopped_for_a_while_touches_nothing_when_it_goes_on(
     daemon = stack.daemon
     assert daemon is not None
     listener.drain()
+    begun = time.monotonic()
     daemon.send_signal(signal.SIGSTOP)
     try:
         hungry = listener.is_silent("WATCHDOG=1", seconds)
@@ -101,6 +104,7 @@ def test_a_daemon_that_is_stopped_for_a_while_touches_nothing_when_it_goes_on(
     said = since(stack, last)
     if seconds > 1.5:  # below that it is a busy machine
         until_sync(lambda: "daemon_stopped" in since(stack, last), 10, "it says that it did not run")
+        told(stack, "m", "10-daemon-stopped-for-a-while", since_s=time.monotonic() - begun)
     assert not {"engine_ended", "failed", "starting", "stopped", "podman_unreachable"} & set(said), said
     assert '"loops_stuck"' not in stack.log("daemon")
 
