@@ -11,6 +11,7 @@ by their labels, so what is lost is a person's `desired` and the history.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -105,7 +106,7 @@ class Store:
         except sqlite3.Error as error:
             if not _corrupt(error):
                 raise _failed("opened", error) from error
-        aside = _set_aside(path)
+        aside = await asyncio.to_thread(_set_aside, path)
         try:
             return cls(await _connect(path), aside)
         except sqlite3.Error as error:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests.blocking_fixture import nothing_blocks
 from tests.daemon.world import World
+
+__all__ = ["nothing_blocks"]
 
 
 @pytest.fixture

@@ -36,9 +36,12 @@ class Blocked:
 
     @classmethod
     def read(cls, file: Path) -> list[Blocked]:
+        return cls.parse(file.read_text())
+
+    @classmethod
+    def parse(cls, lines: str) -> list[Blocked]:
         return [
-            cls(x["call"], x["where"], tuple(x["above"]), x["seconds"])
-            for x in map(json.loads, file.read_text().splitlines())
+            cls(x["call"], x["where"], tuple(x["above"]), x["seconds"]) for x in map(json.loads, lines.splitlines())
         ]
 
 
