@@ -106,7 +106,6 @@ def test_a_full_disk_costs_history_and_not_service(stack: Stack) -> None:
     ballast.unlink()
     view = stack.wait_state("m", "ready", may_fail=True)
     assert stack.text("m", 20) == recital(20)
-    told(stack, "m", "22-disk-full")
     until_sync(lambda: not [i for i in stack.get("/api/v1/issues") if i["code"] == "low_disk"], LIMIT, "withdrawn")
     stack.kill_daemon()
     stack.start_daemon()
