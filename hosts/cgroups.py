@@ -79,6 +79,18 @@ def container_memory(roots: Roots, container: str, pid: int) -> ContainerSample 
     return ContainerSample(None, None, _peak(roots, [pid]))
 
 
+def container_processes(roots: Roots, container: str, pid: int) -> list[int] | None:
+    """The processes of a container, by one of them; None when that is gone, or another container's by now."""
+    text = read_text(roots.proc / str(pid) / "cgroup", 65536)
+    if container_of(text) != container:
+        return None
+    for controllers, path in _lines(text):
+        if "memory" in controllers or not controllers:
+            top = roots.sys / ("fs/cgroup/memory" if controllers else "fs/cgroup")
+            return _processes({top / _outermost(path, container), top / _whole(path)}, pid)
+    return [pid]
+
+
 def _processes(folders: Iterable[Path], pid: int) -> list[int]:
     """The processes of a container's own group and of the one below it that its processes are in (crun makes one),
     by the host's count."""

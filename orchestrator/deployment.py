@@ -224,13 +224,14 @@ class Deployment:
                 and e.generation == self.serving
                 and not self.drained
                 and e.state is State.READY
+                and e.unready is None
                 and not e.exited.is_set(),
             )
             for e in self.live()
             if e.state in (State.READY, State.DRAINING)
         )
         served = any(e.admit for e in engines)
-        on_its_way = any(e.state in COMING or e.exited.is_set() for e in self.live())
+        on_its_way = any(e.state in COMING or e.exited.is_set() or e.unready is not None for e in self.live())
         coming = self.busy or on_its_way or self.after is not None or self._comes_back(now, patience)
         return Route(
             name=self.name,

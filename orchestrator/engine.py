@@ -20,7 +20,7 @@ from orchestrator.errors import EngineFailed
 from orchestrator.lifecycle import CONTAINED, EngineFacts, allowed
 from orchestrator.paths import Paths
 from orchestrator.plan import Plan
-from orchestrator.views import EngineMemory, EngineView, State
+from orchestrator.views import EngineMemory, EngineView, State, VerdictView, Why
 
 SOCKET_NAME = "engine.sock"
 KEY_BITS = 256
@@ -74,6 +74,10 @@ class Engine:
     """When the removal of a wedged one is tried again (monotonic seconds)."""
     tries: int = 0
     """How often it was found wedged."""
+    unready: Why | None = None
+    """Why it gets no requests although it serves; the watch over its health sets it."""
+    verdicts: Mapping[str, VerdictView] = field(default_factory=dict)
+    """What that watch makes of it, by verdict."""
     failed: bool = False
     """Whether it ever failed: what it took then says nothing of what it takes."""
     observed: int | None = None
@@ -136,6 +140,7 @@ class Engine:
             port=self.port,
             since=self.since,
             in_flight=in_flight,
+            verdicts=dict(self.verdicts),
             memory=EngineMemory(
                 expected=self.plan.expected_memory,
                 observed=self.observed,

@@ -19,6 +19,8 @@ from orchestrator.rates import Rate
 from orchestrator.timing import Timing
 
 GATEWAYS_KEPT = 4
+DATA_KEPT = 3600.0
+"""Seconds for which it is remembered when an engine that no report names gave data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class GatewayLink:
         self._last: dict[str, Mapping[str, Mapping[str, Any]]] = {}
         """The last counters of each gateway process, by its id: two overlap while one replaces the other."""
         self._last_at: float | None = None
+        self._data_at: dict[str, float] = {}
 
     # reports in
 
@@ -73,6 +76,11 @@ class GatewayLink:
             str(k): v for k, v in (engines if isinstance(engines, Mapping) else {}).items() if isinstance(v, Mapping)
         }
         self._last_at = now
+        for engine, seen in self._engines.items():
+            ago = seen.get("last_data_s_ago")
+            if isinstance(ago, int | float) and not isinstance(ago, bool):
+                self._data_at[engine] = max(self._data_at.get(engine, 0.0), now - max(0.0, ago))
+        self._data_at = {e: at for e, at in self._data_at.items() if e in self._engines or now - at < DATA_KEPT}
 
     def _is_young(self, uptime: object) -> bool:
         """Whether a gateway began within the rate's window, so that all it counted is recent."""
@@ -129,6 +137,14 @@ class GatewayLink:
     def engines(self) -> Mapping[str, Mapping[str, Any]]:
         """The gateway's last words on each engine, for metrics."""
         return dict(self._engines)
+
+    def told(self, engine: str) -> tuple[float, Mapping[str, Any]] | None:
+        """What a gateway last said of an engine, and when (monotonic); None when none was heard lately."""
+        return (self._last_at, self._engines.get(engine, {})) if self.heard and self._last_at is not None else None
+
+    def data_at(self, engine: str) -> float | None:
+        """When an engine last gave data to a client (monotonic), by all gateways: two overlap at an upgrade."""
+        return self._data_at.get(engine)
 
     def forget(self, model: str) -> None:
         """The model is no longer defined."""

@@ -17,11 +17,11 @@ from containers.spec import LogLine
 from hosts.facts import HostFacts
 from orchestrator.adopting import Adopter
 from orchestrator.assembly import Parts, watch_devices
-from orchestrator.canary.watching import CanaryWatch
 from orchestrator.chores import Chores
 from orchestrator.config import Config
 from orchestrator.doctor.asking import by_the_daemon
 from orchestrator.doctor.patrol import Patrol
+from orchestrator.engine_watches import EngineWatches
 from orchestrator.errors import Refused
 from orchestrator.governing import govern
 from orchestrator.housekeeping import Housekeeping, Wish, may_pull
@@ -31,7 +31,6 @@ from orchestrator.model_store import AddModel, add
 from orchestrator.reconciling import Reconciliation
 from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
-from orchestrator.stopping.path_watch import PathWatch
 from orchestrator.supervise import Loops
 from orchestrator.telemetry import TelemetryView, watched
 from orchestrator.telling.desk import Desk, Told
@@ -108,6 +107,7 @@ class Outrider(Told):
             reload=lambda: self.reload(dry_run=False),
             add=self.add_model,
         )
+        self._watches = EngineWatches(self._c, parts.roots)
         self._verbs = Verbs(self._c, self._registry)
         self._desk = Desk(self._c, self._registry, health=self.health, loops=self._loops)
         self._issue_watch = IssueWatch(self._c.issues, self._desk.sight)
@@ -141,7 +141,7 @@ class Outrider(Told):
             evidence={"owner": self._c.paths.owner},
         )
         self._loops.forever("journal", self._c.journal.write_forever)
-        self._p.pauses.listeners.append(self._loops.refresh)
+        self._p.pauses.listeners += [self._loops.refresh, self._watches.health.awake_again]
         self._loops.every("pauses", timing.pause_look, self._p.pauses.look)
         self._loops.every("reconcile", timing.reconcile_period, self._rounds.look)
         self._loops.every("guard", timing.guard_period, lambda: self._p.guard.look(self._registry.all()))
@@ -154,10 +154,8 @@ class Outrider(Told):
         )
         self._loops.every("devices", timing.device_look, self._devices.look)
         self._loops.every("disks", timing.disk_period, self._housekeeping.look)
-        paths, canaries = PathWatch(self._c), CanaryWatch(self._c)
-        self._loops.every("paths", timing.path_period, lambda: paths.look(self._registry.all()))
+        self._watches.start(self._loops, self._registry.all)
         self._loops.every("demand", timing.demand_period, self._look_at_demand)
-        self._loops.forever("canaries", lambda: canaries.watch(self._registry.all))
         self._loops.every("governor", timing.governor_period, lambda: govern(self._c, self._registry.all()))
         self._loops.every("issues", timing.reconcile_period, self._issue_watch.look)
         self._chores.start()
@@ -176,6 +174,7 @@ class Outrider(Told):
         try:
             await self._chores.close()
             await self._loops.close()
+            await self._watches.close()
             await self._devices.close()
             await self._jobs.close()
             await self._adopter.close()

@@ -49,6 +49,10 @@ class Timing:
     canary_look: float = 15.0  # whether engines draft as their plans say
     canary_period: float = 21_600.0  # one that serves is asked again what its weights say
     canary_idle: float = 600.0  # when nobody wanted anything of it for so long
+    stall: float = 60.0  # an engine that two witnesses say does nothing for so long has stalled
+    health_period: float = 5.0  # between two looks at an engine that serves
+    health_canary: float = 30.0  # without a sign of life for so long it is asked for a token
+    health_patience: float = 10.0  # that such a token may take
     path_period: float = 10.0  # between two looks at the way to an engine that has a port
     governor_period: float = 1.0
     guard_period: float = 0.4
@@ -84,6 +88,7 @@ class Timing:
         scaled = {name: getattr(self, name) * factor for name in _SCALED}
         scaled["guard_period"] = min(scaled["guard_period"], GUARD_PERIOD_MAX)
         scaled["pause"] = max(scaled["pause"], PAUSE_MIN)
+        scaled["stall"] = max(scaled["stall"], min(self.stall, STALL_MIN))
         return replace(self, scale=self.scale * factor, **scaled)
 
 
@@ -91,6 +96,8 @@ GUARD_PERIOD_MAX = 0.5
 """Seconds: two looks and a kill have to fit into `guard_kill` at any scale."""
 PAUSE_MIN = 1.0
 """Seconds at any scale: a busy machine keeps a process waiting for less."""
+STALL_MIN = 6.0
+"""Seconds at any scale: a machine that is busy alone keeps an engine silent for seconds."""
 _SCALED = (
     "reconcile_period",
     "engine_poll",
@@ -102,6 +109,10 @@ _SCALED = (
     "canary_period",
     "canary_idle",
     "path_period",
+    "stall",
+    "health_period",
+    "health_canary",
+    "health_patience",
     "governor_period",
     "guard_period",
     "memory_step",

@@ -63,6 +63,15 @@ class EngineMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictView:
+    """What the watch makes of an engine: whether it holds, why, and from which evidence."""
+
+    holds: bool
+    reason: str
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
     """One engine. `plan` is the plan's digest."""
 
@@ -84,6 +93,8 @@ class EngineView:
     since: float
     in_flight: int
     memory: EngineMemory | None = None
+    verdicts: Mapping[str, VerdictView] = field(default_factory=dict)
+    """`started`, `ready`, `live`, `degraded`; empty until it was first looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from api.gateway.flights import Flight, gathered
 from api.gateway.heads import Tags, request_prefix
 from api.gateway.hold import WaitingRoom
 from api.gateway.log import event, warning
@@ -79,6 +80,9 @@ class Running(Protocol):
     def cut_off(self) -> None:
         """The gateway ends now: say so to the client."""
 
+    def flight(self) -> Flight | None:
+        """What it waits for at which engine; None while it is at none."""
+
 
 class Engine:
     """One engine as the gateway sees it. Counters grow for as long as the object lives."""
@@ -93,9 +97,11 @@ class Engine:
         "idle_waiters",
         "in_flight",
         "last_byte",
+        "last_data",
         "listed",
         "pool",
         "prefix",
+        "prompt_bytes",
         "requests",
         "route",
         "sick_until",
@@ -112,7 +118,11 @@ class Engine:
         self.bytes = 0
         self.events = 0
         self.errors = 0
+        self.prompt_bytes = 0
+        """Of the bodies of all requests that it began to answer."""
         self.last_byte: float | None = None
+        self.last_data: float | None = None
+        """When it last gave something that was neither an error nor a comment."""
         self.ttfb: float | None = None
         self.sick_until = 0.0
         self.warned = -WARN_EVERY
@@ -153,8 +163,10 @@ class Engine:
             "bytes": self.bytes,
             "events": self.events,
             "requests": self.requests,
+            "prompt_bytes": self.prompt_bytes,
             "errors": self.errors,
             "last_byte_s_ago": None if self.last_byte is None else round(now - self.last_byte, 3),
+            "last_data_s_ago": None if self.last_data is None else round(now - self.last_data, 3),
             "ttfb_s": self.ttfb,
         }
 
@@ -415,6 +427,7 @@ class Admission:
     def report(self) -> dict[str, object]:
         """What the daemon is told: cumulative since the gateway's start (`gateway_id` names it)."""
         now = time.monotonic()
+        flights = gathered((f for f in (request.flight() for request in self.running) if f is not None), now)
         return {
             "gateway_id": self.gateway_id,
             "uptime_s": round(now - self.started, 3),
@@ -423,5 +436,7 @@ class Admission:
                 for model in self._models.values()
                 if model.route is not None or model.in_flight
             },
-            "engines": {engine.id: engine.stats(now) for engine in self._engines.values()},
+            "engines": {
+                engine.id: {**engine.stats(now), "flights": flights.get(engine.id)} for engine in self._engines.values()
+            },
         }

@@ -20,6 +20,7 @@ from typing import Protocol
 from api.gateway import body as request_body
 from api.gateway import problem
 from api.gateway.admission import Admission, Engine, Model
+from api.gateway.flights import Flight, answer_tokens
 from api.gateway.heads import Headers, lines, request_head, response_head
 from api.gateway.problem import Problem
 from api.gateway.upstream import OURS, Connection
@@ -31,6 +32,8 @@ LONGEST_HEAD = 64 * 1024
 TRY_ELSEWHERE = frozenset((502, 503, 504))
 """Answers of an engine that another one may do better."""
 EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+NOT_READ = -1
+"""In the place of an answer's length that nobody looked for yet."""
 LONGEST_ERROR = 64 * 1024
 """Bytes kept of an engine's error that has to become an SSE event."""
 
@@ -70,14 +73,17 @@ class Relay:
 
     __slots__ = (
         "_admission",
+        "_answer",
         "_body",
         "_connection",
         "_detail",
         "_engine",
         "_error",
+        "_flowed",
         "_fresh",
         "_headers",
         "_model",
+        "_ok",
         "_opened",
         "_path",
         "_paused",
@@ -116,6 +122,9 @@ class Relay:
         self._tail = b""
         self._error: bytearray | None = None
         self._sent = 0.0
+        self._flowed = False
+        self._ok = False
+        self._answer: int | None = NOT_READ
         self.over = False
 
     def start(self) -> None:
@@ -136,6 +145,23 @@ class Relay:
             self._reject(problem.shutting_down())
         else:
             self._route(model)
+
+    def flight(self) -> Flight | None:
+        """What the daemon is told of it; None while it is at no engine."""
+        engine = self._engine
+        if engine is None or not self._sent:
+            return None
+        if self._answer == NOT_READ and not self._wants_stream:
+            self._answer = answer_tokens(self._body)
+        return Flight(
+            engine=engine.id,
+            sent=self._sent,
+            flowed=self._flowed,
+            paused=self._paused,
+            streamed=self._wants_stream,
+            prompt_bytes=len(self._body),
+            answer=None if self._wants_stream else self._answer,
+        )
 
     # the client's side
 
@@ -348,6 +374,8 @@ class Relay:
                 self._attempt(model, other)
                 return
         self._started = True
+        self._ok = status < 500
+        engine.prompt_bytes += len(self._body)
         self._let_go()
         engine.ttfb = ttfb = time.monotonic() - self._sent
         engine.sick_until = 0.0
@@ -371,6 +399,10 @@ class Relay:
     def _count(self, engine: Engine, data: bytes) -> None:
         engine.bytes += len(data)
         engine.last_byte = time.monotonic()
+        if data and not (data[:1] == b":" and b"data:" not in data):  # a comment keeps a line open, and is no token
+            self._flowed = True
+            if self._ok:
+                engine.last_data = engine.last_byte
         if self._stream:
             engine.events += data.count(b"\n\n")
             self._tail = data[-2:] or self._tail

@@ -109,8 +109,9 @@ class CanaryWatch:
             if watched is None:
                 self._watched[engine.id] = _Watched(engine, found, found, now, now)
                 return
-            if found != watched.last:
-                watched.moved, watched.last = now, found
+            watched.last = found
+            # by what clients were given: the watch over its health makes its counters move too
+            watched.moved = max(watched.moved, self._traffic.data_at(engine.id) or watched.moved)
             if engine.plan.method is not Method.NONE:
                 says = await proof.says_speculating(client, runtime, self._timing)
                 await self._drafting(watched, found, says, client)

@@ -100,6 +100,32 @@ class EngineCounters:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """An engine's own word of its work. `marks` differ whenever it did something; None where it says nothing of that.
+    Requests running and waiting as in `EngineCounters`; `free` is whether a request would be begun at once."""
+
+    marks: tuple[int, ...] | None
+    running: int | None = None
+    waiting: int | None = None
+    free: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """How a runtime is asked whether it works.
+
+    `progress_path` answers in little time also while it works. `canary` is whether a token of ours has to be asked
+    for; else its health path generates one by itself. `first_use_s` are seconds that work of a kind it has not done
+    yet was seen to take longer, because code for it is compiled then; 0 where nothing is.
+    """
+
+    progress_path: str
+    canary: bool = True
+    first_use_s: float = 0.0
+    models_path: str = "/v1/models"
+
+
+@dataclass(frozen=True, slots=True)
 class FailureSignature:
     """A pattern in an engine's log, and what it means. `retryable`: starting again can help."""
 
@@ -150,6 +176,15 @@ class RuntimeAdapter(Protocol):
     @property
     def scoring(self) -> Scoring:
         """How it is asked for its own next tokens."""
+
+    @property
+    def probing(self) -> Probing: ...
+    def parse_progress(self, body: bytes) -> Progress:
+        """The answer of `probing.progress_path`; one that cannot be read says nothing."""
+
+    def prefilled(self, found: Mapping[str, float]) -> tuple[float, float] | None:
+        """Prompt tokens that were computed since it started, and the seconds that they took; None: it does not say.
+        `found` are all samples of its metrics, summed over labels."""
 
     def command(self, request: LaunchRequest) -> Command:
         """The arguments and environment; raises ValueError for a request it cannot carry out."""

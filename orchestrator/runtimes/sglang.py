@@ -15,7 +15,16 @@ from orchestrator.catalogue.versions import in_range
 from orchestrator.kinds import Backend, KvType
 from orchestrator.models import Runtime
 from orchestrator.plan import KEY, NEEDS_DRAFTER, PORT, Method, Reason
-from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples
+from orchestrator.runtimes.base import (
+    OFFLINE,
+    Command,
+    EngineCounters,
+    FailureSignature,
+    LaunchRequest,
+    Probing,
+    Progress,
+    samples,
+)
 from orchestrator.runtimes.scoring import Scoring
 from orchestrator.runtimes.sglang_boot import BOOT, KEY_VARIABLE
 from orchestrator.runtimes.sglang_failures import FAILURES
@@ -83,6 +92,9 @@ _ENVIRONMENT = {
 _CACHES = (("sglang", "/cache/sglang"),)
 _HOOK = "SGLang 0.5.23 srt/arg_groups/speculative_hook.py"
 
+PROBING = Probing("/metrics", canary=False, first_use_s=315.0)
+"""Three times the 105 s that compiling a kernel at its first use was seen to take on ROCm."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sglang:
@@ -101,6 +113,7 @@ class Sglang:
     """/server_info in newer versions, which still have this name."""
     failures: tuple[FailureSignature, ...] = FAILURES
     scoring: Scoring = SCORING
+    probing: Probing = PROBING
 
     def command(self, request: LaunchRequest) -> Command:
         """The interpreter with `BOOT`, then the server's arguments; `prefix` is the interpreter, else `python3`.
@@ -152,6 +165,16 @@ class Sglang:
 
     def parse_metrics(self, text: str) -> EngineCounters:
         return EngineCounters(**samples(text, _METRICS))
+
+    def parse_progress(self, body: bytes) -> Progress:
+        """Whether it runs something. Its token counters are written when a request ends, or every 40 steps, so that
+        they stand still means nothing."""
+        said = self.parse_metrics(body.decode("utf-8", "replace"))
+        free = None if said.waiting is None else said.waiting == 0
+        return Progress(None, running=said.running, waiting=said.waiting, free=free)
+
+    def prefilled(self, found: Mapping[str, float]) -> tuple[float, float] | None:
+        return None
 
     def speculates(self, evidence: object) -> bool | None:
         """From /get_server_info: what resolution made of the arguments, and whether a draft was accepted."""

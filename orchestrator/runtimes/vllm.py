@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.kinds import Backend
@@ -16,7 +16,16 @@ from orchestrator.models import Runtime
 from orchestrator.plan import KEY, SOCKET, Method, Reason
 from orchestrator.runtimes import vllm_attention as attention
 from orchestrator.runtimes import vllm_speculation as speculation
-from orchestrator.runtimes.base import OFFLINE, Command, EngineCounters, FailureSignature, LaunchRequest, samples
+from orchestrator.runtimes.base import (
+    OFFLINE,
+    Command,
+    EngineCounters,
+    FailureSignature,
+    LaunchRequest,
+    Probing,
+    Progress,
+    samples,
+)
 from orchestrator.runtimes.scoring import Scoring
 from orchestrator.runtimes.vllm_attention import WHEEL
 from orchestrator.runtimes.vllm_failures import FAILURES
@@ -51,6 +60,10 @@ _CPU_POOL_FLAG = "0.32.0"
 """Since when a CPU's pool is what --kv-cache-memory-bytes says; before, only whole GiB by VLLM_CPU_KVCACHE_SPACE."""
 _GRAPHS = {"piecewise": "PIECEWISE", "full": "FULL"}
 
+PROBING = Probing("/metrics", first_use_s=120.0)
+"""/health only says that the engine object has not erred (vllm #39863, #36451). Autotuning and Triton's compiler
+run at first use; two minutes are ours, no measurement."""
+
 
 @dataclass(frozen=True, slots=True)
 class Vllm:
@@ -68,6 +81,7 @@ class Vllm:
     """Only the counters tell whether it drafts; they stand still while the schedule says 0."""
     failures: tuple[FailureSignature, ...] = FAILURES
     scoring: Scoring = SCORING
+    probing: Probing = PROBING
 
     def command(self, request: LaunchRequest) -> Command:
         """`vllm serve`: the model is the positional argument. The key comes by environment."""
@@ -92,6 +106,21 @@ class Vllm:
 
     def parse_metrics(self, text: str) -> EngineCounters:
         return EngineCounters(**samples(text, _METRICS))
+
+    def parse_progress(self, body: bytes) -> Progress:
+        """Iterations and tokens. Its gauges may read 0 when it is wedged (vllm #46811), so they are no part of it."""
+        said = self.parse_metrics(text := body.decode("utf-8", "replace"))
+        steps = samples(text, {"vllm:iteration_tokens_total_count": "steps"}).get("steps")
+        known = said.generated is not None or steps is not None
+        marks = (steps or 0, said.generated or 0, said.prompt or 0) if known else None
+        free = None if said.waiting is None else said.waiting == 0
+        return Progress(marks, running=said.running, waiting=said.waiting, free=free)
+
+    def prefilled(self, found: Mapping[str, float]) -> tuple[float, float] | None:
+        tokens, seconds = found.get("vllm:prompt_tokens_total"), found.get("vllm:request_prefill_time_seconds_sum")
+        if tokens is None or seconds is None:
+            return None
+        return max(0.0, tokens - found.get("vllm:prefix_cache_hits_total", 0.0)), seconds
 
     def speculates(self, evidence: object) -> bool | None:
         return None

@@ -62,6 +62,10 @@ class Traffic:
 
     def __init__(self) -> None:
         self.in_flight = 0
+        self.gave: float | None = None
+
+    def data_at(self, engine: str) -> float | None:
+        return self.gave
 
     def engine_in_flight(self, engine: str) -> int:
         return self.in_flight
@@ -190,6 +194,7 @@ async def test_an_idle_engine_is_asked_again_and_a_working_one_is_not(
     await scene.look()
     scene.clock.at += scene.timing.canary_period
     engine.chat(5)
+    scene.traffic.gave = scene.clock.at
     await scene.look()
     assert desk.events() == [], "it was used a moment ago"
     scene.clock.at += scene.timing.canary_idle

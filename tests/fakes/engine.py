@@ -17,7 +17,8 @@ their defaults:
     grow_bytes 0        bytes a second of memory that it takes while it loads, at most 64 MB
     tps 500             tokens a second of each request
     prefill_tps 100000  prompt tokens a second (a token is a character)
-    first_request_s 0   seconds that the very first completion takes before anything else (a kernel is compiled)
+    first_request_s 0   seconds for which a request of a client computes before anything else, once (a kernel is
+                        compiled), each time that this number changes
     hang_after null     tokens after which every request stops, its connection open, until this is null again
     wedge false         accepts, and answers nothing but /health
     health_hangs false  /health does not answer either; slots_hang, metrics_hang: the same for these
@@ -155,7 +156,8 @@ class State:
         self.ids = itertools.count()
         self.counts = {"prompt": 0, "generated": 0, "drafted": 0, "accepted": 0, "drafts": 0}
         self.made = 0
-        self.first = True
+        self.compiled = 0.0
+        self.compiler = threading.Lock()
         self.kept = bytearray()
         self.logged = 0
         self.lively = 0.0
@@ -367,9 +369,7 @@ class Handler(BaseHTTPRequestHandler):
     ) -> None:
         """Prefill, then token by token; as a stream or in one."""
         state = self.state
-        if state.first:
-            state.first = False
-            self.pause(state.knob("first_request_s"))
+        self.compile()
         self.prefill(me)
         stream = bool(asked.get("stream"))
         if stream:
@@ -403,6 +403,21 @@ class Handler(BaseHTTPRequestHandler):
         if not state.knob("no_done"):
             self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
+
+    def compile(self) -> None:
+        """Use some CPU for as long as the script says, the first time that it says so; all others wait meanwhile."""
+        state = self.state
+        with state.compiler:
+            seconds = state.knob("first_request_s")
+            if seconds == state.compiled:
+                return
+            state.compiled = seconds
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                spin = time.monotonic() + STEP
+                while time.monotonic() < spin:
+                    pass
+                time.sleep(STEP)
 
     def prefill(self, me: dict[str, Any]) -> None:
         while me["prefilled"] < me["prompt"]:

@@ -86,7 +86,8 @@ async def test_the_daemon_is_told_what_is_seen(stack: Stack) -> None:
         "cancelled": 0,
     }
     engine = first["engines"]["reported-0"]
-    assert set(engine) == {"in_flight", "bytes", "events", "requests", "errors", "last_byte_s_ago", "ttfb_s"}
+    seen = {"in_flight", "bytes", "events", "requests", "prompt_bytes", "errors", "ttfb_s", "flights"}
+    assert set(engine) == seen | {"last_byte_s_ago", "last_data_s_ago"}
     assert (engine["events"], engine["requests"], engine["errors"]) == (4, 1, 0)
     count = len(stack.daemon.reports)
     await until(lambda: len(stack.daemon.reports) > count + 2, 5)

@@ -9,17 +9,26 @@ wheel b11549 with tiny models of known acceptance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.kinds import Backend
 from orchestrator.models import Runtime
 from orchestrator.plan import Method, Reason
-from orchestrator.runtimes.base import Command, EngineCounters, FailureSignature, LaunchRequest, samples
+from orchestrator.runtimes.base import (
+    Command,
+    EngineCounters,
+    FailureSignature,
+    LaunchRequest,
+    Probing,
+    Progress,
+    samples,
+)
 from orchestrator.runtimes.llama_cpp import arguments
 from orchestrator.runtimes.llama_cpp.failures import FAILURES
 from orchestrator.runtimes.llama_cpp.refusals import refusal
 from orchestrator.runtimes.llama_cpp.scoring import SCORING
+from orchestrator.runtimes.llama_cpp.slots import progress
 from orchestrator.runtimes.scoring import Scoring
 
 __all__ = ["LlamaCpp"]
@@ -44,6 +53,9 @@ _FLAGS = frozenset({
     "--spec-ngram-mod-n-match", "--spec-ngram-mod-n-min", "--spec-ngram-mod-n-max",
 })  # fmt: skip
 
+PROBING = Probing("/slots")
+"""The token counters of /metrics are added up when a request ends (unsloth #9997, its server_metrics)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
@@ -61,6 +73,7 @@ class LlamaCpp:
     """/props says `none` even when DFlash is on; a slot's `speculative` is the truth."""
     failures: tuple[FailureSignature, ...] = FAILURES
     scoring: Scoring = SCORING
+    probing: Probing = PROBING
 
     def command(self, request: LaunchRequest) -> Command:
         """The model is named with -m, its public name with --alias; -c is the total over slots. Aliases
@@ -84,6 +97,13 @@ class LlamaCpp:
         said = [slot.get("speculative") for slot in evidence if isinstance(slot, dict)]
         known = [value for value in said if isinstance(value, bool)]
         return any(known) if known else None
+
+    def parse_progress(self, body: bytes) -> Progress:
+        return progress(body)
+
+    def prefilled(self, found: Mapping[str, float]) -> tuple[float, float] | None:
+        tokens, seconds = found.get("llamacpp:prompt_tokens_total"), found.get("llamacpp:prompt_seconds_total")
+        return None if tokens is None or seconds is None else (tokens, seconds)
 
     def load_prior_s(self, weights: int, backend: Backend, arch: str | None) -> float:
         """0.1-0.5 s for a tiny model in a container; then the disk, taken as 0.5 GB/s; a GPU's own start 3 s."""

@@ -1,0 +1,58 @@
+"""How long an engine that works may be silent. Pure.
+
+`T_stall = max(60 s, 3 x what its prompts take at the measured rate)`. Prompts wait for each other, so all that have
+no first byte yet count; and a long prompt is slower than the same tokens in short ones, for attention looks back
+over all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FACTOR = 3.0
+SLOWER_AT = 16_384
+"""Tokens at which a prompt is taken to be half as fast as a short one. Ours, to the safe side: dense models of 7-30 B
+lose less than that by then on the machines whose curves are known."""
+BYTES_PER_TOKEN = 3.0
+"""Until it was learned: English is 4, code and other scripts less."""
+PREFILL_PRIOR = {"cpu": 20.0, "gpu": 200.0}
+DECODE_PRIOR = {"cpu": 0.5, "gpu": 4.0}
+"""Tokens a second until they were measured: what slow machines were seen to do (27 B on a CPU; 0.28 tokens/s, not
+hung, in unsloth #8945, was a machine that swapped)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tokens a second of one engine: of prompts, and of one answer."""
+
+    prefill: float
+    decode: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What an engine was asked for and has not answered with a first byte: tokens. `answer` is the longest answer
+    that is to come in one piece, None where nobody said how long it may be; `answers` is how many there are."""
+
+    prompts: int = 0
+    longest: int = 0
+    answer: int | None = 0
+    answers: int = 0
+
+
+def prefill_s(ahead: Ahead, rates: Rates) -> float:
+    """Seconds that its prompts are likely to take."""
+    return ahead.prompts / rates.prefill * (1 + ahead.longest / SLOWER_AT)
+
+
+def stall_limit(least: float, ahead: Ahead, rates: Rates) -> float:
+    """T_stall in seconds. Not scaled with the rest of the times: prompts take what they take."""
+    return max(least, FACTOR * prefill_s(ahead, rates))
+
+
+def answer_limit(least: float, ahead: Ahead, rates: Rates, *, context: int, parallel: int) -> float:
+    """The same for answers that come in one piece, of which nothing is seen before their end. One whose length nobody
+    said may fill the context; those that have no slot wait for those that do."""
+    tokens = context if ahead.answer is None else min(ahead.answer, context)
+    rounds = max(1, -(-ahead.answers // max(1, parallel)))
+    return max(least, FACTOR * (prefill_s(ahead, rates) + rounds * tokens / rates.decode))

@@ -1,0 +1,217 @@
+"""The watch over serving engines: what stalls is found by two witnesses in its bound, and what works is left alone.
+
+Wedges, livelocks and stalls of a compiler cannot be had from a real engine in a test's time: there the scriptable
+one stands in. A stopped process is a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.timing import Timing
+from tests.fakes.engine import ALPHABET, Script
+from tests.models import generate as g
+from tests.stack.stack import Stack
+from tests.stack_fixture import MakeStack
+from tests.telling.golden import told
+from tests.waiting import until_sync
+
+SCALE = 0.05
+TIMING = Timing().scaled(SCALE)
+BOUND = TIMING.stall + 2 * TIMING.health_period
+BUSY_MACHINE = 3.0
+"""Seconds that a loaded machine may add."""
+
+
+class Asking:
+    """A request that is in flight while the test goes on."""
+
+    def __init__(self, stack: Stack, *, tokens: int = 400, prompt: str = "x", stream: bool = True) -> None:
+        self.text = ""
+        self.failed = False
+        self._stack = stack
+        body = {
+            "model": "m",
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": tokens,
+            "stream": stream,
+        }
+        self.thread = threading.Thread(target=self._ask, args=(body,), daemon=True)
+        self.thread.start()
+
+    def _ask(self, body: dict[str, object]) -> None:
+        url = f"{self._stack.base_url}/chat/completions"
+        try:
+            with httpx.stream("POST", url, json=body, timeout=120) as answer:
+                for part in answer.iter_text():
+                    self.text += part
+        except httpx.HTTPError:
+            self.failed = True
+
+    def done(self) -> bool:
+        return not self.thread.is_alive()
+
+
+@pytest.fixture
+def fake(make_stack: MakeStack, fake_engine_image: str, test_models: Path) -> Iterator[tuple[Stack, Script]]:
+    stack = make_stack(scale=SCALE)
+    script = stack.define_fake("m", fake_engine_image, test_models / g.TARGET, parallel=2)
+    with stack:
+        stack.start("m")
+        yield stack, script
+
+
+def found(stack: Stack, code: str) -> list[Any]:
+    return [e for e in stack.events("m") if e["code"] == code]
+
+
+def stalled(stack: Stack, since: float) -> Any:
+    """The verdict, when it comes in its bound."""
+    event = until_sync(lambda: found(stack, "engine_stalled"), BOUND + BUSY_MACHINE + 5, "the stall is found")[0]
+    assert time.monotonic() - since <= BOUND + BUSY_MACHINE
+    return event
+
+
+def witnesses(event: Any) -> set[str]:
+    """The signs whose time had passed their limit."""
+    evidence = event["evidence"]
+    limits = {k.removesuffix("_s_limit"): limit for k, limit in evidence.items() if k.endswith("_s_limit")}
+    return {sign for sign, limit in limits.items() if evidence[f"{sign}_s"] >= limit}
+
+
+STORY: dict[str, Any] = {
+    "without": ("busy", "backing_off", "not_ready", "stop_escalated"),
+    # which of the signs were past their limit at the very look that found it is chance
+    "words": {
+        r"\(no client [^)]*\)|\(its own [^)]*\)|\(a token [^)]*\)": "(SIGNS)",
+        r"seen: limit \d.*": "seen: SIGNS",
+    },
+}
+
+
+def untouched(stack: Stack) -> None:
+    """Nothing was done to the engine, and nothing is said against it."""
+    assert not {"engine_stalled", "engine_unresponsive", "engine_ended", "failed"} & set(stack.codes("m"))
+    view = stack.deployment("m")
+    assert view["engine"]["generation"] == 1
+    assert view["engine"]["verdicts"]["live"]["holds"] is True
+
+
+def test_a_stopped_engine_is_found_and_replaced(make_stack: MakeStack, embedded_image: str, test_models: Path) -> None:
+    stack = make_stack(scale=SCALE)
+    stack.define("m", test_models / g.TARGET, method="none")
+    with stack:
+        pid = stack.start("m")[0]["engine"]["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        event = stalled(stack, time.monotonic())
+        assert len(witnesses(event)) >= 2
+        assert "stopped_s" in event["evidence"]
+        until_sync(lambda: stack.deployment("m")["state"] == "ready", 30, "another engine serves")
+        assert stack.deployment("m")["engine"]["generation"] == 2
+        assert stack.text("m", 8) == ALPHABET[:8]
+        told(stack, "m", "02-stopped-engine", **STORY)
+
+
+def test_a_wedge_behind_a_health_path_that_says_ok(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    script.write(wedge=True)
+    asking = Asking(stack)
+    event = stalled(stack, time.monotonic())
+    assert len(witnesses(event)) >= 2
+    assert {"delivery_s", "silent_s"} <= set(event["evidence"])
+    script.write()
+    until_sync(lambda: stack.deployment("m")["state"] == "ready", 30, "another engine serves")
+    until_sync(asking.done, 30, "the request came to an end")
+    assert "[DONE]" in asking.text, "it was held, and answered by the next engine"
+    told(stack, "m", "03-wedged", **STORY)
+
+
+def test_a_livelock_delivers_nothing_whatever_its_counters_say(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    script.write(livelock=True)
+    asking = Asking(stack)
+    event = stalled(stack, time.monotonic())
+    assert "delivery" in witnesses(event)
+    assert len(witnesses(event)) >= 2
+    script.write()
+    until_sync(lambda: stack.deployment("m")["state"] == "ready", 30, "another engine serves")
+    until_sync(asking.done, 30, "the request came to an end")
+    told(stack, "m", "05-livelock", **STORY)
+
+
+# what works, however it looks
+
+
+def test_a_long_prompt_is_no_stall(fake: tuple[Stack, Script]) -> None:
+    """Read for half as long again as an engine may be silent; its token counters stand still until the end."""
+    stack, script = fake
+    seconds = TIMING.stall * 1.5
+    script.write(prefill_tps=200, lump_counters=True)
+    asking = Asking(stack, tokens=5, prompt="x" * int(200 * seconds))
+    until_sync(asking.done, seconds + 20, "the long prompt is answered")
+    assert "[DONE]" in asking.text
+    untouched(stack)
+
+
+def test_an_answer_in_one_piece_is_no_stall(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    seconds = TIMING.stall * 1.5
+    script.write(tps=40, lump_counters=True)
+    asking = Asking(stack, tokens=int(40 * seconds), stream=False)
+    until_sync(asking.done, seconds + 20, "the answer comes")
+    assert "abc" in asking.text
+    untouched(stack)
+
+
+def test_a_kernel_that_is_compiled_at_first_use_is_no_stall(fake: tuple[Stack, Script]) -> None:
+    """105 s against a T_stall of 60 s, at the test's scale."""
+    stack, script = fake
+    seconds = TIMING.stall * 105 / 60
+    script.write(first_request_s=seconds)
+    asking = Asking(stack, tokens=5)
+    until_sync(asking.done, seconds + 20, "the first request is answered")
+    assert "[DONE]" in asking.text
+    untouched(stack)
+    assert {e["evidence"]["at_most_s"] for e in found(stack, "busy")} == {315 * SCALE}, "which saved it"
+
+
+def test_a_saturated_engine_is_no_stall(fake: tuple[Stack, Script]) -> None:
+    """Ten streams on two slots: eight wait, for longer than an engine may be silent."""
+    stack, script = fake
+    script.write(tps=25)
+    tokens = int(25 * TIMING.stall / 3)
+    all_of_them = [Asking(stack, tokens=tokens) for _ in range(10)]
+    until_sync(lambda: all(a.done() for a in all_of_them), TIMING.stall * 3 + 20, "all are answered")
+    assert all("[DONE]" in a.text for a in all_of_them)
+    untouched(stack)
+
+
+def test_a_daemon_that_was_stopped_blames_nobody(fake: tuple[Stack, Script]) -> None:
+    stack, _ = fake
+    assert stack.daemon is not None
+    stack.daemon.send_signal(signal.SIGSTOP)
+    limit = time.monotonic() + TIMING.stall * 1.2
+    until_sync(lambda: time.monotonic() > limit, TIMING.stall * 2, "longer than T_stall")
+    stack.daemon.send_signal(signal.SIGCONT)
+    until_sync(lambda: "daemon_stopped" in stack.codes(), 10, "it notices")
+    assert stack.text("m", 4) == ALPHABET[:4]
+    untouched(stack)
+
+
+def test_one_that_answers_errors_gets_no_requests_until_it_answers(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    script.write(status=500)
+    until_sync(lambda: found(stack, "not_ready"), 20, "requests go elsewhere")
+    assert stack.deployment("m")["engine"]["verdicts"]["ready"]["holds"] is False
+    script.write()
+    until_sync(lambda: found(stack, "ready_again"), 20, "it is ready again")
+    assert stack.text("m", 4) == ALPHABET[:4]
