@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.offline import REFUSED, host_facts
-from api.cli.options import Json, common
+from api.cli.options import LOAD, Json, common
 from api.cli.output import note, print_json, say
 from orchestrator.errors import Conflict, NotFound, UsageError
 
@@ -54,9 +54,23 @@ def import_(
     write: Annotated[
         bool, typer.Option("--write/--dry-run", help="Write what is a deployment into models.d; never over a file.")
     ] = False,
+    takeover: Annotated[
+        str | None,
+        typer.Option("--takeover", metavar="UNIT", help="Stop this systemd unit and run its model instead."),
+    ] = None,
+    within: Annotated[
+        float, typer.Option("--within", metavar="SECONDS", help="With --takeover: until ready, else the unit again.")
+    ] = LOAD,
+    keep_enabled: Annotated[
+        bool, typer.Option("--keep-enabled", help="With --takeover: let the unit come up with the machine as before.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Read a vllm, llama-server, SGLang, docker or podman command, a compose file or a Quadlet unit."""
+    """Read a vllm, llama-server, SGLang, docker or podman command, a compose file or a Quadlet unit.
+
+    With --takeover the command is that of a systemd unit. Nothing is touched without --write; with it, the unit
+    is stopped, its model started, and the unit started again if the model is not ready in time.
+    """
     from orchestrator.catalogue import shipped
     from orchestrator.config import load
     from orchestrator.importing import Here
@@ -67,13 +81,20 @@ def import_(
     here = Here(catalogue, host_facts(profile, facts), name)
     if name is not None and not name.strip():
         raise UsageError("--name is empty", hint="give the model a name")
+    if takeover is not None:
+        _only_the_unit(recipe, kind, profile, facts)
+        from api.cli.takeover import Asked, take_over
+
+        asked = Asked(write=write, within=within, disable=not keep_enabled, as_json=as_json)
+        take_over(common(ctx), takeover, here, config, asked)
+        return
     imported = _read(recipe or [], here, _kind(kind))
     found = imported.deployments
     if name is not None and len(found) > 1:
         raise UsageError(f"--name {name}: {len(found)} deployments were read", hint="import one at a time")
     entries = [item.entry for item in found if item.entry is not None]
-    written = _write(_alone(entries, config.models), paths) if write else []
-    planned = [None if item.entry is None else _planned(item.entry, here, config, paths) for item in imported.items]
+    written = written_to(alone(entries, config.models), paths) if write else []
+    planned = [None if item.entry is None else planned_here(item.entry, here, config, paths) for item in imported.items]
     document: dict[str, Any] = {**imported.to_dict(), "written": [str(file) for file in written]}
     for shown, said in zip(document["items"], planned, strict=True):
         shown["here"] = said
@@ -81,15 +102,24 @@ def import_(
         print_json(document)
     else:
         for item, said in zip(imported.items, planned, strict=True):
-            _show(item, said)
-        for file in written:
-            note(f"wrote {file}: `outrider reload` takes it up, `outrider plan` says what would be launched")
-        if not imported.items:
-            note("no command was found in it")
-        if found and not write:
-            note("nothing was written: --write does, then `outrider plan` says what would be launched")
+            show(item, said)
+        _say_what_next(imported, written, write=write)
     if not found:
         raise typer.Exit(REFUSED)
+
+
+def _say_what_next(imported: Imported, written: Sequence[Path], *, write: bool) -> None:
+    for file in written:
+        note(f"wrote {file}: `outrider reload` takes it up, `outrider plan` says what would be launched")
+    if not imported.items:
+        note("no command was found in it")
+    if imported.deployments and not write:
+        note("nothing was written: --write does, then `outrider plan` says what would be launched")
+
+
+def _only_the_unit(recipe: list[str] | None, kind: str, profile: str | None, facts: Path | None) -> None:
+    if recipe or profile is not None or facts is not None or kind != "auto":
+        raise UsageError("--takeover reads the unit itself", hint="leave FILE, --kind, --profile and --facts out")
 
 
 def _kind(text: str) -> Kind:
@@ -135,7 +165,7 @@ def _exists(text: str) -> bool:
         return False
 
 
-def _alone(entries: Sequence[ModelEntry], configured: Sequence[ModelEntry]) -> list[ModelEntry]:
+def alone(entries: Sequence[ModelEntry], configured: Sequence[ModelEntry]) -> list[ModelEntry]:
     """The entries without aliases that another model has: a configuration in which two have one is refused whole."""
     taken = {name: model.name for model in configured for name in (model.name, *model.aliases)}
     found = []
@@ -153,7 +183,7 @@ def _alone(entries: Sequence[ModelEntry], configured: Sequence[ModelEntry]) -> l
     return found
 
 
-def _write(entries: list[ModelEntry], paths: Paths) -> list[Path]:
+def written_to(entries: list[ModelEntry], paths: Paths) -> list[Path]:
     """New files in models.d, all or none. Raises `Conflict` where one would replace something."""
     from orchestrator import model_toml
     from orchestrator.model_store import name_is_free
@@ -177,7 +207,7 @@ def _write(entries: list[ModelEntry], paths: Paths) -> list[Path]:
     return files
 
 
-def _planned(entry: ModelEntry, here: Here, config: Config, paths: Paths) -> dict[str, Any] | None:
+def planned_here(entry: ModelEntry, here: Here, config: Config, paths: Paths) -> dict[str, Any] | None:
     """What `outrider plan` would say of the deployment on this host: a plan in a word, or why there is none."""
     from orchestrator import planner
     from orchestrator.clock import SystemClock
@@ -203,7 +233,7 @@ def _planned(entry: ModelEntry, here: Here, config: Config, paths: Paths) -> dic
     return {"fits": True, "code": None, "text": text, "evidence": plan.evidence.value}
 
 
-def _show(item: Item, here: Mapping[str, Any] | None) -> None:
+def show(item: Item, here: Mapping[str, Any] | None) -> None:
     from orchestrator.model_toml import dumps
 
     head = item.text if len(item.text) <= _WIDEST else f"{item.text[: _WIDEST - 3]}..."
