@@ -184,6 +184,7 @@ async def assemble(
             timing=timing,
             log_bytes=lambda: planning.log_bytes,
             marks=marks,
+            roots=roots,
             refresh=host.read,
             clearing=clearing,
             journal=journal,

@@ -100,6 +100,8 @@ class Deployment:
     last_log: Sequence[LogLine] = ()
     """The log of the last engine that ended, which Podman no longer has."""
     last_start_s: float | None = None
+    usual_start_s: float | None = None
+    """What a start of this plan takes elsewhere, until this host has seen one."""
     switches: Counter[str] = field(default_factory=Counter)
     """How switches ended: done, refused, taken_back."""
 
@@ -301,12 +303,13 @@ class Deployment:
                 fraction=None if fraction is None else round(fraction, 3),
                 eta_s=None if left is None else round(left, 1),
             )
-        if self.last_start_s is None:
+        usual = self.last_start_s if self.last_start_s is not None else self.usual_start_s
+        if usual is None:
             return Progress(state, detail, round(elapsed, 1))
         return Progress(
             state,
             detail,
             round(elapsed, 1),
-            fraction=round(min(0.99, elapsed / self.last_start_s), 2) if self.last_start_s > 0 else None,
-            eta_s=round(max(0.0, self.last_start_s - elapsed), 1),
+            fraction=round(min(0.99, elapsed / usual), 2) if usual > 0 else None,
+            eta_s=round(max(0.0, usual - elapsed), 1),
         )

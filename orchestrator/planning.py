@@ -128,9 +128,12 @@ class Planning:
 
     def load_limit(self, plan: Plan, seen: float | None) -> float:
         """Seconds that a start of this plan may take; `seen` is how long starts took here before."""
+        return deadlines.load_limit(self._timing.load, self.load_prior(plan), seen)
+
+    def load_prior(self, plan: Plan) -> float:
+        """Seconds that a start of this plan usually takes, until this host has seen one."""
         arch = ran.of(plan, self._admission.facts).arch
-        prior = adapter(plan.runtime).load_prior_s(plan.expected_memory.weights, deadlines.backend(plan, arch), arch)
-        return deadlines.load_limit(self._timing.load, prior, seen)
+        return adapter(plan.runtime).load_prior_s(plan.expected_memory.weights, deadlines.backend(plan, arch), arch)
 
     def device_need(self, entry: ModelEntry, last: Sequence[Device], why: str) -> Need | None:
         """See `device_need.need`: with the images and defaults of this host."""

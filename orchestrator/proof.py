@@ -7,13 +7,10 @@ one with a wrong kind of drafter answers every chat with an error.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.clock import Clock
-from orchestrator.engine_client import EngineClient, EngineUnreachable, SocketReplaced
+from orchestrator.engine_client import EngineClient
 from orchestrator.errors import EngineFailed
 from orchestrator.plan import Method, Plan
 from orchestrator.runtimes.base import EngineCounters, RuntimeAdapter
@@ -35,53 +32,6 @@ class Proof:
     drafted: int
     accepted: int
     says_speculating: bool | None
-
-
-async def wait_healthy(
-    client: EngineClient,
-    adapter: RuntimeAdapter,
-    *,
-    timing: Timing,
-    clock: Clock,
-    limit: float,
-    seen: Callable[[str], None],
-    cut_off: Callable[[], EngineFailed | None] = lambda: None,
-) -> None:
-    """Poll until the engine says it has loaded; raises `EngineFailed` `load_timed_out` after `limit` seconds.
-
-    `seen` is told what the engine says meanwhile. `cut_off` (a few file reads) is asked where it does not even come
-    to a connection: the failure that it gives is raised once it has held for `timing.cut_off` seconds. The caller
-    watches for the engine's exit.
-    """
-    end = clock.now() + limit
-    pause = timing.engine_poll
-    since: float | None = None
-    while True:
-        try:
-            answer = await client.get(adapter.health_path, timeout=timing.engine_call)
-        except SocketReplaced:
-            raise
-        except EngineUnreachable as error:
-            failure = None if error.connected else await asyncio.to_thread(cut_off)
-            since = None if failure is None else (since or clock.now())
-            if failure is not None and since is not None and clock.now() - since >= timing.cut_off:
-                raise failure from None
-            seen("not listening yet")
-        else:
-            since = None
-            if answer.status == HTTP_OK:
-                return
-            loading = answer.status in adapter.loading_statuses
-            seen("loading the model" if loading else f"answers {answer.status}")
-        if clock.now() >= end:
-            raise EngineFailed(
-                "load_timed_out",
-                f"not loaded after {limit:.0f} s",
-                hint="`outrider logs MODEL` shows how far it came; raise `load_s` of the model if it only needs longer",
-                evidence={"limit_s": limit},
-            )
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, timing.engine_poll_max)
 
 
 async def prove(client: EngineClient, adapter: RuntimeAdapter, plan: Plan, *, timing: Timing) -> Proof:

@@ -22,12 +22,14 @@ from containers.podman import Podman
 from containers.ports import Ports, listens
 from containers.spec import CacheVolume, ContainerSpec, ContainerState, LogLine, Mount, Network
 from containers.validator import Rules, validate
+from hosts.roots import Roots
 from orchestrator import proof
 from orchestrator.admission import Admission
 from orchestrator.canary import Canary
 from orchestrator.canary.proving import prove
 from orchestrator.clock import Clock
 from orchestrator.crash_points import Place, reached
+from orchestrator.decision import Decision
 from orchestrator.disk import disk_error
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
 from orchestrator.engine_client import EngineClient, EngineUnreachable
@@ -36,6 +38,8 @@ from orchestrator.events import Journal
 from orchestrator.faults import Ended, judge
 from orchestrator.finishing import finished
 from orchestrator.gateway_link import Drained, GatewayLink
+from orchestrator.health.loading import Load
+from orchestrator.health.starting import Start, marks_of
 from orchestrator.loading_marks import LoadingMarks
 from orchestrator.model_files import check_mounted
 from orchestrator.paths import Paths
@@ -89,6 +93,7 @@ class Runner:
         clearing: Clearing | None = None,
         journal: Journal | None = None,
         canary: Canary | None = None,
+        roots: Roots | None = None,
     ) -> None:
         self.podman = podman
         self.paths = paths
@@ -105,6 +110,7 @@ class Runner:
         self._clearing = clearing
         self._journal = journal
         self.canary = canary
+        self._roots = roots or Roots()
 
     # up
 
@@ -148,15 +154,18 @@ class Runner:
                 seen(State.LOADING, "waiting for the engine to load")
                 await self._unless_it_exits(
                     engine,
-                    proof.wait_healthy(
+                    Start(
                         client,
                         runtime,
-                        timing=self.timing,
-                        clock=self.clock,
-                        limit=limit,
-                        seen=lambda detail: seen(State.LOADING, detail),
+                        self.timing,
+                        self.clock,
+                        limit,
+                        lambda detail: seen(State.LOADING, detail),
+                        model=engine.plan.model,
                         cut_off=self._cut_off(engine),
-                    ),
+                        marks=lambda: marks_of(engine, self.tail, self._roots),
+                        extended=lambda decision: self._tell_extended(engine, decision),
+                    ).wait(),
                 )
                 reached(Place.HEALTHY)
                 engine.move(State.WARMING)
@@ -174,6 +183,16 @@ class Runner:
         finally:
             self.admission.settle(engine.id)
         return proven
+
+    def _tell_extended(self, engine: Engine, decision: Decision[Load]) -> None:
+        if self._journal is not None:
+            self._journal.emit(
+                "lifecycle",
+                "load_extended",
+                f"{engine.name} takes longer than it should, and gets on: {decision.evidence['last_progress']}",
+                deployment=engine.deployment,
+                evidence={"generation": engine.generation, **decision.evidence},
+            )
 
     def _cut_off(self, engine: Engine) -> Callable[[], EngineFailed | None]:
         """Asked when nobody answers from outside: the failure of an engine that listens inside all the same.

@@ -256,6 +256,7 @@ class Steps:
         )
         engine.on_exit = self._exited
         try:
+            d.usual_start_s = self._c.planning.load_prior(engine.plan)
             limit = d.entry.load_s or self._c.planning.load_limit(engine.plan, d.last_start_s)
             proven = await self._c.runner.bring_up(engine, limit=limit, seen=self._seen)
         except asyncio.CancelledError:

@@ -174,6 +174,9 @@ class Planner:
         self.answer: Plan | BaseException = a_plan()
         self.ladder: tuple[Rung, ...] = ()
 
+    def load_prior(self, plan: Plan) -> float:
+        return 1.0
+
     def load_limit(self, plan: Plan, seen: float | None) -> float:
         return 900.0
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from containers import orphans, proc
 from tests.stack.stack import Stack
 
-HISTORY = frozenset({"journal", "starts", "decodings", "crashes", "sqlite_sequence"})
+HISTORY = frozenset({"journal", "starts", "decodings", "crashes", "canaries", "sqlite_sequence"})
 """Tables that are meant to grow, up to a number of rows that the daemon's compaction keeps."""
 _NEVER = threading.Event()
 NUMBERS = Path(__file__).parents[2] / ".cache" / "endurance"
@@ -71,6 +71,11 @@ class Census:
         """What is more than before and than there is `room` for: name to (before, now)."""
         then, now = asdict(before), asdict(self)
         return {name: (then[name], now[name]) for name in now if now[name] > then[name] + room.get(name, 0)}
+
+
+def tables(stack: Stack) -> dict[str, int]:
+    """Rows of each table of the daemon's databases."""
+    return _rows([stack.paths.database, stack.paths.measurements])
 
 
 def tasks(stack: Stack) -> int:

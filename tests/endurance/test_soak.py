@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from tests.endurance import blocking
-from tests.endurance.census import Census, at_rest, told
+from tests.endurance.census import Census, at_rest, tables, told
 from tests.endurance.life import Hand, hand
 from tests.endurance.watched import VARIABLE, Blocked
 from tests.models import generate as g
@@ -197,7 +197,7 @@ def test_a_long_run_of_everything_leaves_nothing_behind(
         stack.start_gateway()
         stack.start(*SERVED, KILLED)
         run_apart(soak(WARM))
-        before = Census.of(stack)
+        before, rows = Census.of(stack), tables(stack)
         done = run_apart(soak(MINUTES * 60))
         after = at_rest(stack, before, ROOM)
         calls = Blocked.read(record)
@@ -206,6 +206,7 @@ def test_a_long_run_of_everything_leaves_nothing_behind(
             print()
             print(told("soak", before, after, blocking_calls=len(calls), wrong=len(done.wrong), **seen))
             print("  " + ", ".join(f"{what} {n}" for what, n in sorted(done.counts.items())))
+            print(f"  rows: { ({t: (rows.get(t, 0), n) for t, n in tables(stack).items() if n != rows.get(t, 0)}) }")
         assert done.wrong == []
         assert after.beyond(before, ROOM) == {}
         assert blocking.faults(calls) == [], "nothing blocks the event loop"

@@ -212,6 +212,9 @@ class Planner:
     def find(self, name: str) -> ModelEntry:
         return entry(name)
 
+    def load_prior(self, plan: Plan) -> float:
+        return 1.0
+
     def load_limit(self, plan: Plan, seen: float | None) -> float:
         return 120.0
 

@@ -26,8 +26,8 @@ from containers.spec import ContainerSpec, Mount, Network
 from orchestrator.clock import SystemClock
 from orchestrator.engine_client import EngineClient
 from orchestrator.errors import EngineFailed
+from orchestrator.health.starting import Start
 from orchestrator.models import Runtime
-from orchestrator.proof import wait_healthy
 from orchestrator.runner import CONTAINER_PORT
 from orchestrator.runtimes import adapter
 from orchestrator.timing import Timing
@@ -152,15 +152,7 @@ async def test_a_port_that_leads_nowhere_is_given_up(
         async def healthy(limit: float) -> None:
             runtime, timing = adapter(Runtime.LLAMA_CPP), replace(Timing().scaled(0.1), cut_off=0.5, engine_call=2.0)
             async with EngineClient(socket=None, port=port, key="none", timeout=2) as client:
-                await wait_healthy(
-                    client,
-                    runtime,
-                    timing=timing,
-                    clock=SystemClock(),
-                    limit=limit,
-                    seen=lambda _: None,
-                    cut_off=cut_off,
-                )
+                await Start(client, runtime, timing, SystemClock(), limit, lambda _: None, cut_off=cut_off).wait()
 
         await healthy(30)  # as long as the port leads to it, what listens is never given up
         with leads_nowhere(port):
@@ -186,15 +178,7 @@ async def test_an_engine_that_does_not_listen_yet_is_waited_for() -> None:
     timing = replace(Timing().scaled(0.1), cut_off=0.0)
     async with EngineClient(socket=None, port=port, key="none", timeout=1) as client:
         waiting = asyncio.create_task(
-            wait_healthy(
-                client,
-                adapter(Runtime.LLAMA_CPP),
-                timing=timing,
-                clock=SystemClock(),
-                limit=30,
-                seen=lambda _: None,
-                cut_off=cut_off,
-            )
+            Start(client, adapter(Runtime.LLAMA_CPP), timing, SystemClock(), 30, lambda _: None, cut_off=cut_off).wait()
         )
         await until(lambda: asked > 2, 10, "three looks")
         assert not waiting.done()
