@@ -10,15 +10,19 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from containers import orphans, proc
+from tests.endurance.watched import VARIABLE
 from tests.stack.stack import Stack
+from tests.waiting import until_sync
 
 HISTORY = frozenset({"journal", "starts", "decodings", "crashes", "canaries", "sqlite_sequence"})
 """Tables that are meant to grow, up to a number of rows that the daemon's compaction keeps."""
@@ -44,6 +48,10 @@ class Census:
     gateway_rss: int
     rows: int
     history: int
+    tables: Mapping[str, int]
+    """Rows of each table."""
+    task_names: Sequence[str]
+    """What each task of the daemon is, where the daemon tells (`watched.py`)."""
 
     @classmethod
     def of(cls, stack: Stack) -> Census:
@@ -59,23 +67,29 @@ class Census:
             daemon_fds=len(_listed(Path(f"/proc/{daemon}/fd"))),
             daemon_threads=len(_listed(Path(f"/proc/{daemon}/task"))),
             daemon_tasks=tasks(stack),
-            daemon_rss=_rss(daemon),
+            daemon_rss=rss(daemon),
             gateway_fds=len(_listed(Path(f"/proc/{gateway}/fd"))),
             gateway_threads=len(_listed(Path(f"/proc/{gateway}/task"))),
-            gateway_rss=_rss(gateway),
+            gateway_rss=rss(gateway),
             rows=sum(n for table, n in rows.items() if table not in HISTORY),
             history=sum(n for table, n in rows.items() if table in HISTORY),
+            tables=rows,
+            task_names=task_names(stack),
         )
 
     def beyond(self, before: Census, room: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         """What is more than before and than there is `room` for: name to (before, now)."""
         then, now = asdict(before), asdict(self)
-        return {name: (then[name], now[name]) for name in now if now[name] > then[name] + room.get(name, 0)}
+        counts = [name for name, count in now.items() if isinstance(count, int)]
+        return {name: (then[name], now[name]) for name in counts if now[name] > then[name] + room.get(name, 0)}
 
-
-def tables(stack: Stack) -> dict[str, int]:
-    """Rows of each table of the daemon's databases."""
-    return _rows([stack.paths.database, stack.paths.measurements])
+    def unlike(self, before: Census) -> str:
+        """Which tables and which tasks there are more or fewer of than before, for people."""
+        tables = {k: (before.tables.get(k, 0), n) for k, n in self.tables.items() if n != before.tables.get(k, 0)}
+        now, then = Counter(self.task_names), Counter(before.task_names)
+        said = [f"  {table:24} {a} -> {b}" for table, (a, b) in sorted(tables.items())]
+        said += [f"  more: {name} x{n}" for name, n in sorted((now - then).items())]
+        return "\n".join(said + [f"  less: {name} x{n}" for name, n in sorted((then - now).items())])
 
 
 def tasks(stack: Stack) -> int:
@@ -86,6 +100,18 @@ def tasks(stack: Stack) -> int:
     return int(float(found[1]))
 
 
+def task_names(stack: Stack) -> list[str]:
+    """What each task of the daemon is, without numbers; nothing where the daemon is not `watched.py`."""
+    record = stack.environ.get(VARIABLE)
+    if record is None or stack.daemon is None:
+        return []
+    file = Path(record).with_suffix(".tasks")
+    file.unlink(missing_ok=True)
+    stack.daemon.send_signal(signal.SIGUSR2)
+    until_sync(file.exists, limit=20)
+    return [re.sub(r"\d+", "N", line) for line in file.read_text().splitlines()]
+
+
 def told(name: str, before: Census, after: Census, **more: object) -> str:
     """Both side by side, for people; also written to `NUMBERS` for who wants to quote it."""
     NUMBERS.mkdir(parents=True, exist_ok=True)
@@ -93,8 +119,9 @@ def told(name: str, before: Census, after: Census, **more: object) -> str:
     (NUMBERS / f"{name}.json").write_text(json.dumps(data, indent=1, default=str) + "\n")
     lines = [f"{name}: " + ", ".join(f"{key} {value}" for key, value in more.items() if not isinstance(value, dict))]
     for key, then in asdict(before).items():
-        lines.append(f"  {key:16} {then:>12} -> {asdict(after)[key]:>12}")
-    return "\n".join(lines)
+        if isinstance(then, int):
+            lines.append(f"  {key:16} {then:>12} -> {asdict(after)[key]:>12}")
+    return "\n".join([*lines, after.unlike(before)])
 
 
 def _listed(folder: Path) -> list[str]:
@@ -119,7 +146,8 @@ def _children(of: Iterable[int]) -> set[int]:
     return below
 
 
-def _rss(pid: int) -> int:
+def rss(pid: int) -> int:
+    """Resident bytes of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(x.split()[1] for x in status.splitlines() if x.startswith("VmRSS"))) * 1024
 

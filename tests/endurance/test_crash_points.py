@@ -69,9 +69,9 @@ def begin(stack: Stack, place: Place | None = None, *, running: bool) -> Any:
         engine = stack.wait_state(NAME, "stopped")["engine"]
     if place is not None:
         stack.kill_daemon()
-        stack._environ = {VARIABLE: place.value}
+        stack.environ = {VARIABLE: place.value}
         stack.start_daemon()
-        stack._environ = {}
+        stack.environ = {}
     return engine
 
 
@@ -185,9 +185,9 @@ def test_daemons_that_die_at_every_step_in_turn_lose_nothing(stack: Stack) -> No
     ask(stack, "running")
     died(stack)
     for place in START[1 : START.index(Place.SERVING)]:  # the last of them leaves a proven engine, which serves at once
-        stack._environ = {VARIABLE: place.value}
+        stack.environ = {VARIABLE: place.value}
         stack.start_daemon(wait=False)
-        stack._environ = {}
+        stack.environ = {}
         died(stack)
         assert len(stack.containers()) <= 2
     (there,) = stack.containers()

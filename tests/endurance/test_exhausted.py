@@ -66,7 +66,7 @@ def stack(podman: service.Service, test_models: Path, listener: Listener, stuck:
     made.module = "tests.endurance.stuck"
     made.define("m", test_models / g.TARGET, method="none")
     with made:
-        made._environ, made.module = {}, "api.cli"  # a gateway would feed the same watchdog
+        made.environ, made.module = {}, "api.cli"  # a gateway would feed the same watchdog
         made.start_gateway()
         made.start("m")
         yield made

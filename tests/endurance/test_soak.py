@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from tests.endurance import blocking
-from tests.endurance.census import Census, at_rest, tables, told
+from tests.endurance.census import Census, at_rest, rss, told
 from tests.endurance.life import Hand, hand
 from tests.endurance.watched import VARIABLE, Blocked
 from tests.models import generate as g
@@ -64,6 +64,8 @@ class Soak:
         self.end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
+        self.memory: list[int] = []
+        """The daemon's resident bytes now and then."""
         self.random = random.Random(5)
 
     async def go_on(self, pause: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -133,6 +135,10 @@ class Soak:
         assert (await self.one.control.get("/metrics")).status_code == 200
         self.counts["looked"] += 1
 
+    async def weigh(self) -> None:
+        assert self.stack.daemon is not None
+        self.memory.append(rss(self.stack.daemon.pid))
+
     async def churn(self) -> None:
         await self.one.want(CHURN, "running")
         if self.random.random() < 0.3:
@@ -167,7 +173,7 @@ class Soak:
     async def run(self) -> None:
         work = [(0.3, self.chat), (0.3, self.chat), (0.5, self.stream), (0.5, self.stream), (2.0, self.leave)]
         work += [(2.0, self.nonsense), (0.5, self.to_the_killed), (2.0, self.look), (1.0, self.churn)]
-        work += [(6.0, self.meddle), (KILL_EVERY, self.kill)]
+        work += [(6.0, self.meddle), (KILL_EVERY, self.kill), (60.0, self.weigh)]
         await asyncio.gather(*(self.go_on(pause, one) for pause, one in work))
         for name in (*SERVED, KILLED):
             await self.one.until(name, "ready")
@@ -197,16 +203,21 @@ def test_a_long_run_of_everything_leaves_nothing_behind(
         stack.start_gateway()
         stack.start(*SERVED, KILLED)
         run_apart(soak(WARM))
-        before, rows = Census.of(stack), tables(stack)
+        before = Census.of(stack)
         done = run_apart(soak(MINUTES * 60))
         after = at_rest(stack, before, ROOM)
         calls = Blocked.read(record)
-        seen = {"minutes": MINUTES, "counts": dict(sorted(done.counts.items())), "looks": blocking.looks(calls)}
+        seen: dict[str, Any] = {
+            "minutes": MINUTES,
+            "counts": dict(sorted(done.counts.items())),
+            "looks": blocking.looks(calls),
+        }
+        seen["memory"] = dict(enumerate(done.memory))
         with capsys.disabled():
             print()
             print(told("soak", before, after, blocking_calls=len(calls), wrong=len(done.wrong), **seen))
             print("  " + ", ".join(f"{what} {n}" for what, n in sorted(done.counts.items())))
-            print(f"  rows: { ({t: (rows.get(t, 0), n) for t, n in tables(stack).items() if n != rows.get(t, 0)}) }")
+            print("  daemon's MB, once a minute: " + " ".join(f"{size / 1e6:.0f}" for size in done.memory))
         assert done.wrong == []
         assert after.beyond(before, ROOM) == {}
         assert blocking.faults(calls) == [], "nothing blocks the event loop"

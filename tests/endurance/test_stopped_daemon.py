@@ -55,9 +55,9 @@ def stack(
     made = Stack(podman_socket, scale=SCALE, environ={**clocks.environ, **watched}, gateway=False)
     made.define("m", test_models / g.TARGET, method="none")
     with made:
-        for_the_daemon, made._environ = made._environ, {}
+        for_the_daemon, made.environ = made.environ, {}
         made.start_gateway()  # it would feed the same watchdog
-        made._environ = for_the_daemon
+        made.environ = for_the_daemon
         made.start("m")
         yield made
 

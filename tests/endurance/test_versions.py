@@ -92,7 +92,7 @@ def stack(make_stack: MakeStack, test_models: Path) -> Stack:
 def use(stack: Stack, installed: Path | None) -> None:
     """What is started from now on is of that version."""
     stack.cwd = installed
-    stack._environ = {} if installed is None else {"PYTHONPATH": str(installed)}
+    stack.environ = {} if installed is None else {"PYTHONPATH": str(installed)}
 
 
 @pytest.mark.parametrize(

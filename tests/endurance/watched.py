@@ -3,13 +3,17 @@
 blockbuster finds the calls (sleeps, locks, sockets, SQLite, files) and would raise in the middle of them; here the call
 goes on, so that what is watched does what it always does, and a line of JSON says what it was, where, and for how many
 seconds. The file is what `BLOCKED_CALLS` names. `Blocked.read` gives the lines back.
+
+A SIGUSR2 has it write the names of its asyncio tasks next to that file (`census.task_names`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -105,8 +109,30 @@ def record(file: Path) -> None:
     BlockBuster().activate()
 
 
+def tell_tasks(file: Path) -> None:
+    """Write what each asyncio task is, and where it waits, to `file` at each SIGUSR2."""
+
+    def write(*_: object) -> None:
+        busy = blockbuster._skip
+        was, busy.value = busy.value, True
+        try:
+            lines = []
+            for loop in {o for o in gc.get_objects() if isinstance(o, asyncio.AbstractEventLoop)}:
+                for task in asyncio.all_tasks(loop):
+                    at = [f"{frame.f_code.co_name}:{frame.f_lineno}" for frame in task.get_stack(limit=1)]
+                    lines.append(f"{task.get_name()} {getattr(task.get_coro(), '__qualname__', '?')} {at}")
+            new = file.with_suffix(".new")
+            new.write_text("\n".join(sorted(lines)) + "\n")
+            new.replace(file)
+        finally:
+            busy.value = was
+
+    signal.signal(signal.SIGUSR2, write)
+
+
 if __name__ == "__main__":
     record(Path(os.environ[VARIABLE]))
+    tell_tasks(Path(os.environ[VARIABLE]).with_suffix(".tasks"))
     from api.cli.main import main
 
     sys.exit(main())

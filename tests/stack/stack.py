@@ -65,7 +65,7 @@ class Stack:
     ) -> None:
         """Without a Podman socket the daemon finds or starts a service of its own. `environ` is added to that of
         daemon and gateway. `folder` is the state folder, if it is to be a certain one."""
-        self._environ = dict(environ or {})
+        self.environ = dict(environ or {})
         self.module = "api.cli"
         """What Python runs as the command line, and the folder in which it is run: a module there comes first."""
         self.cwd: Path | None = None
@@ -173,7 +173,7 @@ class Stack:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.cwd,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environ},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environ},
             )
 
     def log(self, command: str) -> str:
