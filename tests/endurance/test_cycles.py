@@ -21,8 +21,8 @@ from tests.podman_fixture import run_apart
 from tests.stack_fixture import MakeStack
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(3600)]
-CYCLES = int(os.environ.get("OUTRIDER_CYCLES", "1000"))
 AT_ONCE = 4
+CYCLES = int(os.environ.get("OUTRIDER_CYCLES", "1000")) // AT_ONCE * AT_ONCE
 WARM = 3
 """Cycles of each model before the first count: pools of threads are full then, and caches are warm."""
 ASKED = 10
@@ -73,7 +73,7 @@ def test_a_thousand_starts_and_stops_leave_nothing_behind(
             print(told("cycles", before, after, cycles=CYCLES, seconds=round(took, 1), at_once=AT_ONCE, journal=codes))
         assert after.beyond(before, ROOM) == {}
         # a hand that is quick stops what is ready before the journal says so; then the start counts as called off
-        assert codes["ready"] + codes["start_aborted"] >= CYCLES, "each start came to its end"
+        assert codes.get("ready", 0) + codes.get("start_aborted", 0) >= CYCLES, "each start came to its end"
         assert not {"failed", "engine_ended", "not_removed", "drain_cut_short"} & set(codes)
         assert stack.get("/api/v1/issues") == []
         assert (after.containers, after.processes, after.files) == (0, before.processes, 0)
