@@ -19,6 +19,7 @@ from orchestrator.errors import OutriderError, SwitchTooCostly
 from orchestrator.lifecycle import COMING, SERVING
 from orchestrator.plan import Method, Plan
 from orchestrator.switching import Switch
+from orchestrator.views import State
 
 
 class Hands(Protocol):
@@ -86,7 +87,7 @@ class SwitchStep:
                 "how": decision.action.value,
             },
         )
-        if old in d.live():
+        if old in d.live() and old.state is not State.WEDGED:  # what nothing can end is looked at by the lifecycle
             await self._hands.stop(old, "superseded")
 
     async def _arriving(self, plan: Plan) -> Engine | None:

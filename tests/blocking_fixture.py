@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from blockbuster import BlockBuster
 
 from tests.endurance import blocking, watched
 from tests.endurance.watched import Blocked
@@ -32,13 +33,14 @@ BY_TESTS = {
 
 
 @cache
-def _recording() -> Path:
-    """Record what this process's loops are blocked by from now on; the file."""
+def _recording() -> tuple[Path, BlockBuster]:
+    """The file that this process's blocked loops are written to, and what writes it."""
     folder = Path(tempfile.mkdtemp(prefix="or-blocked-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / f"{os.getpid()}.jsonl"
-    watched.record(file)
-    return file
+    buster = watched.record(file)
+    buster.deactivate()
+    return file, buster
 
 
 def kinds(call: Blocked) -> bool:
@@ -60,8 +62,12 @@ def faults(file: Path, since: int) -> list[str]:
 @pytest.fixture(autouse=True)
 def nothing_blocks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail the test during which the product blocked a loop."""
-    file = _recording()
+    file, buster = _recording()
     begun = file.stat().st_size
-    yield
+    buster.activate()
+    try:
+        yield
+    finally:
+        buster.deactivate()  # `shutil` looks for the real functions of `os`, and others' tests use it
     found = faults(file, begun)
     assert not found, f"{request.node.name} blocks its event loop: {found}"

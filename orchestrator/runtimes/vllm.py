@@ -218,6 +218,10 @@ def _environment(request: LaunchRequest) -> dict[str, str]:
     if request.backend is Backend.CPU:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # the container has its cores; others may want them as well
         env["OMP_NUM_THREADS"] = str(request.threads or 1)
+        if request.eager:
+            # what vLLM compiles even so, for log-probabilities, needs a C++ compiler: without one in the image the
+            # first request for them ends the engine (0.32 on a CPU)
+            env["TORCHDYNAMO_DISABLE"] = "1"
         if request.kv_pool is not None and not _pool_by_flag(request):
             env["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, math.ceil(request.kv_pool / _GIB)))
     elif request.schedule:

@@ -10,7 +10,7 @@ from tests.blocking_fixture import _recording, faults
 
 
 async def test_a_write_on_the_loop_is_found_and_one_in_a_thread_is_none(tmp_path: Path) -> None:
-    seen, log = _recording(), tmp_path / "log"
+    (seen, _), log = _recording(), tmp_path / "log"
     log.write_bytes(b"x" * 100)
     begun = seen.stat().st_size
     await asyncio.to_thread(log_file.cut, log, 10)

@@ -61,8 +61,8 @@ def _frames() -> list[str]:
     return found
 
 
-def record(file: Path) -> None:
-    """Write down each blocking call of this process's event loops from now on."""
+def record(file: Path) -> BlockBuster:
+    """Write down each blocking call of this process's event loops from now on, until what it returns is deactivated."""
     out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     write, clock, running = os.write, time.perf_counter, asyncio._get_running_loop
     busy = blockbuster._skip
@@ -106,7 +106,9 @@ def record(file: Path) -> None:
         return wrapper
 
     blockbuster._wrap_blocking = wrap  # type: ignore[assignment]
-    BlockBuster().activate()
+    buster = BlockBuster()
+    buster.activate()
+    return buster
 
 
 def tell_tasks(file: Path) -> None:

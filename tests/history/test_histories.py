@@ -129,6 +129,12 @@ def test_some_histories_by_number() -> None:
         played(number)
 
 
+@pytest.mark.parametrize("number", [146008491])
+def test_histories_that_went_wrong_once(number: int) -> None:
+    """In order: an engine that its switch left wedged was stopped by the same switch once more."""
+    played(number, steps=30 + number % 40)
+
+
 @pytest.mark.slow
 def test_many_histories_by_hypothesis() -> None:
     drive(500, 50, derandomize=False)

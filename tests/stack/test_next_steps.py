@@ -29,7 +29,7 @@ def test_every_command_that_a_message_names_exists() -> None:
         for file in (REPOSITORY / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    for first, second in re.findall(r"[`(; ]outrider ([a-z]+)(?: ([a-z]+))?", node.value):
+                    for first, second in re.findall(r"[`(; ]outrider ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", node.value):
                         path = (first, second) if first in groups and second else (first,)
                         named[path] = f"{file.relative_to(REPOSITORY)}:{node.lineno}"
     wrong = {path: where for path, where in named.items() if path not in known}

@@ -27,7 +27,7 @@ from tests.telling.golden import told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
-LONG = 300
+LONG = 1200
 
 
 @pytest.fixture
