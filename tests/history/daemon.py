@@ -265,8 +265,12 @@ class Planner:
 
 
 class Answer:
-    def __init__(self, status: int) -> None:
-        self.status = status
+    def __init__(self, status: int, model: str) -> None:
+        self.status, self._model = status, model
+
+    def json(self) -> object:
+        """The only list that is asked for: of models."""
+        return {"data": [{"id": self._model}]}
 
 
 class Client:
@@ -285,7 +289,10 @@ class Client:
         process = self._machine.process(self.engine.pid or 0)
         if process is None or not process.alive:
             raise EngineUnreachable("refused")
-        return Answer(200 if process.loaded(self._machine.now) else 503)
+        return Answer(200 if process.loaded(self._machine.now) else 503, self.engine.plan.model)
+
+    async def post(self, path: str, body: object, *, timeout: float) -> Answer:
+        return await self.get(path, timeout=timeout)
 
     @property
     def fate(self) -> str:
