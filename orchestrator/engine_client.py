@@ -6,6 +6,7 @@ what an engine answers is hostile until parsed: bounded in size, checked in shap
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,16 +43,35 @@ class Answer:
         return self.body[:300].decode("utf-8", "replace")
 
 
+_NOBODY = frozenset({errno.ECONNREFUSED, errno.ENOENT})
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EACCES, errno.EPERM})
+
+
+def _errno(error: BaseException | None) -> int | None:
+    """The kernel's own number, however often it was wrapped; None where there is none (a deadline)."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None
+
+
 class EngineUnreachable(EngineFailed):
     """Nobody answers on the engine's socket or port, or not in time.
 
-    `busy` is when somebody listens and is only slow, `connected` when it came to a connection at all.
+    `busy` is when somebody listens and is only slow, `connected` when it came to a connection at all. `refused` is
+    when the kernel says that nobody listens, `ours` when it was this process that could not ask: it says nothing of
+    the engine.
     """
 
-    def __init__(self, detail: str, *, busy: bool = False, connected: bool = True) -> None:
+    def __init__(
+        self, detail: str, *, busy: bool = False, connected: bool = True, refused: bool = False, ours: bool = False
+    ) -> None:
         super().__init__("engine_unreachable", detail)
         self.busy = busy
         self.connected = connected
+        self.refused = refused
+        self.ours = ours
 
 
 class SocketReplaced(EngineUnreachable):
@@ -117,7 +137,10 @@ class EngineClient:
             # a full backlog of a unix socket is a timeout too: there somebody listens
             busy = self._socket and isinstance(error, httpx.ConnectTimeout)
             text = f"{method} {path}: {type(error).__name__} {error}".rstrip()
-            raise EngineUnreachable(text, busy=busy, connected=False) from error
+            why = _errno(error)
+            raise EngineUnreachable(
+                text, busy=busy, connected=False, refused=why in _NOBODY, ours=why in _OURS
+            ) from error
         except httpx.TimeoutException as error:
             raise EngineUnreachable(f"{method} {path}: no answer in time", busy=True) from error
         except httpx.HTTPError as error:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from orchestrator.clock import Clock
 from orchestrator.engine import Engine
 from orchestrator.engine_client import Answer, EngineClient, EngineUnreachable
+from orchestrator.health.patience import measured
 from orchestrator.health.results import Outcome, Probe, Result, Results
+from orchestrator.measuring.speeds import numbers
 from orchestrator.runtimes import adapter
 from orchestrator.runtimes.base import Progress
 from orchestrator.timing import Timing
@@ -24,10 +26,12 @@ OVERLOADED = frozenset({429, 503})
 
 @dataclass(slots=True)
 class Said:
-    """An engine's own word of its work, and when it last changed (monotonic; None: it never said any)."""
+    """An engine's own word of its work, when it last changed (monotonic; None: it never said any), and how many prompt
+    tokens a second it has computed (None: it does not say, or has computed too few)."""
 
     progress: Progress | None = None
     moved_at: float | None = None
+    prefill: float | None = None
 
 
 class Asking:
@@ -57,6 +61,19 @@ class Asking:
             return self._result(answer)
 
         self._begin(engine, Probe.PROGRESS, ask)
+
+    def rates(self, engine: Engine, said: Said) -> None:
+        """Ask how fast it has read prompts."""
+        runtime = adapter(engine.plan.runtime)
+
+        async def ask(client: EngineClient) -> Result:
+            answer = await client.get(runtime.metrics_path, timeout=self._timing.engine_call)
+            if answer.status == OK:
+                found = await asyncio.to_thread(lambda: numbers(answer.body.decode("utf-8", "replace")))
+                said.prefill = measured(runtime.prefilled(found)) or said.prefill
+            return self._result(answer)
+
+        self._begin(engine, Probe.RATES, ask)
 
     def canary(self, engine: Engine) -> None:
         """Ask for one token, on the way that clients take."""
@@ -101,8 +118,8 @@ class Asking:
             async with self._client(engine) as client:
                 result = await ask(client)
         except EngineUnreachable as error:
-            refused = not error.connected and not error.busy
-            outcome = Outcome.REFUSED if refused else Outcome.SILENT
+            # a daemon without file descriptors left cannot ask, and that is nothing against the engine
+            outcome = Outcome.UNKNOWN if error.ours else Outcome.REFUSED if error.refused else Outcome.SILENT
             result = Result(outcome, self._clock.now(), error.detail)
         except OSError as error:  # of this daemon: no file descriptors left, say
             result = Result(Outcome.UNKNOWN, self._clock.now(), str(error))

@@ -21,6 +21,17 @@ DECODE_PRIOR = {"cpu": 0.5, "gpu": 4.0}
 hung, in unsloth #8945, was a machine that swapped)."""
 
 
+LEAST_TOKENS = 64
+"""Prompt tokens that make a rate: the first few of an engine are slow, which is to the safe side."""
+
+
+def measured(prefilled: tuple[float, float] | None) -> float | None:
+    """Prompt tokens a second, of tokens and the seconds that they took; None where that is too little to go by."""
+    if prefilled is None or prefilled[0] < LEAST_TOKENS or prefilled[1] <= 0:
+        return None
+    return prefilled[0] / prefilled[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Tokens a second of one engine: of prompts, and of one answer."""

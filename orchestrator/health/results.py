@@ -18,6 +18,8 @@ class Probe(StrEnum):
     HEALTH = "health"
     CANARY = "canary"
     """One token of ours."""
+    RATES = "rates"
+    """How fast it reads prompts, by its own counters. No verdict rests on whether it answers."""
 
 
 class Outcome(StrEnum):
@@ -114,6 +116,10 @@ class Results:
         """The container is gone."""
         for key in [key for key in self._records if key[0] == container]:
             del self._records[key]
+
+    def drop(self, container: str, probe: Probe) -> None:
+        """Begin anew with one probe of a container."""
+        self._records.pop((container, probe), None)
 
     def reset(self) -> None:
         """Nobody was watching for a while: what was found before that says nothing of now."""

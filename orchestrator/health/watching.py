@@ -154,8 +154,15 @@ class HealthWatch:
     def _ask(self, watched: _Watched, engine: Engine, container: str, now: float) -> None:
         """Its own word at every look; a token of ours only when nothing else shows that it is alive."""
         self._asking.progress(engine, watched.said)
+        known = self._results.get(container, Probe.RATES)
+        if known is None or (known.asked_at is None and now - known.since >= self._c.timing.health_canary):
+            self._results.drop(container, Probe.RATES)
+            self._asking.rates(engine, watched.said)
         if not adapter(engine.plan.runtime).probing.canary or engine.state is not State.READY:
             return
+        said = watched.said.progress
+        if said is not None and said.free is False:
+            return  # it would wait for those who have a slot, and say nothing of the engine
         found = self._results.get(container, Probe.CANARY)
         asked = None if found is None or found.last is None else found.last.at
         quiet = max(t for t in (watched.since, self._c.gateway.data_at(engine.id), asked) if t is not None)
@@ -165,7 +172,7 @@ class HealthWatch:
     def _seen(self, watched: _Watched, engine: Engine, container: str, now: float) -> Seen:
         timing = self._c.timing
         kind = "gpu" if engine.plan.devices else "cpu"
-        rates = Rates(PREFILL_PRIOR[kind], DECODE_PRIOR[kind])
+        rates = Rates(watched.said.prefill or PREFILL_PRIOR[kind], DECODE_PRIOR[kind])
         delivery, ahead = self._delivery(engine)
         limit = stall_limit(timing.stall, ahead, rates)
         whole = answer_limit(timing.stall, ahead, rates, context=engine.plan.context, parallel=engine.plan.parallel)
