@@ -17,9 +17,15 @@ DISK = 5.0
 """Of T_stall: how long an engine may do nothing but read."""
 READS = 1 << 20
 """Bytes in one look that count as reading."""
-IDLE = 0.1
-"""Share of one core below which its processes do nothing: an HTTP server that waits
-wakes up now and then, and a compiler takes a whole one."""
+BUSY = 0.1
+"""Share of one core above which its processes do something: a compiler takes a whole one, or what a busy machine
+leaves it. Below `IDLE` they do nothing, for an HTTP server that waits wakes up now and then. What lies between says
+nothing: an engine that is starved of CPU is neither."""
+IDLE = 0.02
+WINDOW = 0.25
+"""Of T_stall: over so long the CPU is looked at, for a busy machine takes it away for a look or two."""
+LASTS = 0.5
+"""Of T_stall: so long counts what it was seen to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +36,22 @@ class Looked:
     work: Work
 
 
-def busy(before: Looked, now: Looked) -> bool:
-    """Whether they used the CPU between two looks."""
+def used(before: Looked, now: Looked) -> float | None:
+    """The share of one core that they used between two looks; None when that cannot be said."""
     passed = now.at - before.at
-    return passed <= 0 or (now.work.cpu_s - before.work.cpu_s) / passed > IDLE
+    return None if passed <= 0 else max(0.0, now.work.cpu_s - before.work.cpu_s) / passed
+
+
+def busy(before: Looked, now: Looked) -> bool:
+    """Whether they did something between two looks."""
+    share = used(before, now)
+    return share is None or share > BUSY
+
+
+def idle(before: Looked, now: Looked) -> bool:
+    """Whether they did nothing between two looks."""
+    share = used(before, now)
+    return share is not None and share < IDLE
 
 
 def doing(
@@ -42,7 +60,7 @@ def doing(
     """Why it may be silent. `born` are the processes that it had when it became ready, `served` whether it has given
     any client anything since. `limit` is T_stall; `first_use` (seconds, unscaled) is the runtime's own."""
     longest = max(FIRST_USE, first_use) * scale
-    soon = now.at + 2 * max(0.0, now.at - before.at)
+    soon = now.at + LASTS * limit
     newcomers = {pid for pid, _ in now.work.processes} - born
     if newcomers and busy(before, now):
         return Doing(soon, "compiling", longest)

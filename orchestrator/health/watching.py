@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed
 from orchestrator.health import degraded, live, ready
 from orchestrator.health.asking import Asking, Said
-from orchestrator.health.excuses import Looked, busy, doing
+from orchestrator.health.excuses import WINDOW, Looked, doing, idle
 from orchestrator.health.live import NOTHING, Doing, Live, Question
 from orchestrator.health.patience import (
     BYTES_PER_TOKEN,
@@ -58,7 +59,8 @@ class _Watched:
     since: float
     first: float
     said: Said = field(default_factory=Said)
-    looked: Looked | None = None
+    looks: deque[Looked] = field(default_factory=deque)
+    """The last looks at its processes, as far back as the CPU is looked at."""
     kernel: Kernel = field(default_factory=Kernel)
     born: frozenset[int] | None = None
     doing: Doing = NOTHING
@@ -128,27 +130,32 @@ class HealthWatch:
             work = await asyncio.to_thread(work_of, self._roots, container, engine.pid)
         if work is None:
             return
-        before, watched.looked = watched.looked, Looked(now, work)
+        looked = Looked(now, work)
+        watched.looks.append(looked)
+        while len(watched.looks) > 2 and watched.looks[1].at <= now - WINDOW * self._c.timing.stall:
+            watched.looks.popleft()
         if watched.born is None:
             watched.born = frozenset(pid for pid, _ in work.processes)
-        if before is None:
+        before = watched.looks[0]
+        if before is looked:
             return
-        idle = not busy(before, watched.looked)
         kernel = watched.kernel
         watched.kernel = Kernel(
             stopped_since=(kernel.stopped_since or now) if work.stopped else None,
-            idle_since=(kernel.idle_since or before.at) if idle else None,
+            idle_since=(kernel.idle_since or before.at) if idle(before, looked) else None,
         )
         served = self._c.gateway.data_at(engine.id) is not None
-        watched.doing = doing(
+        found = doing(
             before,
-            watched.looked,
+            looked,
             limit=self._c.timing.stall,
             scale=self._c.timing.scale,
             first_use=adapter(engine.plan.runtime).probing.first_use_s,
             served=served,
             born=watched.born,
         )
+        if found is not NOTHING or watched.doing.until is None or watched.doing.until <= now:
+            watched.doing = found  # what it was seen to do lasts for a while
         watched.doing_since = None if watched.doing is NOTHING else (watched.doing_since or now)
 
     def _ask(self, watched: _Watched, engine: Engine, container: str, now: float) -> None:

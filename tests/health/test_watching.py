@@ -128,6 +128,7 @@ def test_a_wedge_behind_a_health_path_that_says_ok(fake: tuple[Stack, Script]) -
     event = stalled(stack, time.monotonic())
     assert len(witnesses(event)) >= 2
     assert {"delivery_s", "silent_s"} <= set(event["evidence"])
+    until_sync(lambda: "stopped" in stack.codes("m"), 30, "it is gone: else it would go on when it may")
     script.write()
     until_sync(lambda: stack.deployment("m")["state"] == "ready", 30, "another engine serves")
     until_sync(asking.done, 30, "the request came to an end")
@@ -142,6 +143,7 @@ def test_a_livelock_delivers_nothing_whatever_its_counters_say(fake: tuple[Stack
     event = stalled(stack, time.monotonic())
     assert "delivery" in witnesses(event)
     assert len(witnesses(event)) >= 2
+    until_sync(lambda: "stopped" in stack.codes("m"), 30, "it is gone: else it would go on when it may")
     script.write()
     until_sync(lambda: stack.deployment("m")["state"] == "ready", 30, "another engine serves")
     until_sync(asking.done, 30, "the request came to an end")
