@@ -30,10 +30,12 @@ class Live(StrEnum):
     """It would count as stalled, and is seen to do something."""
     STALLED = "stalled"
     REFUSES = "refuses"
+    ERRORS = "errors"
+    """It answers, and never with anything but an error."""
 
     @property
     def alive(self) -> bool:
-        return self not in (Live.STALLED, Live.REFUSES)
+        return self not in (Live.STALLED, Live.REFUSES, Live.ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ def decide(question: Question) -> Decision[Live]:
     refused = _refuses(question)
     if refused is not None:
         return refused
+    failing = _answers_errors(seen)
+    if failing is not None:
+        return failing
     found = signs(seen)
     holding = [sign for sign in found if sign.holds]
     witnesses = {sign.witness for sign in holding}
@@ -92,6 +97,19 @@ def _refuses(question: Question) -> Decision[Live] | None:
         return None
     evidence = {"refused": asked.refused, "seconds": round(seconds, 2), "limit_s": round(question.refused_for, 2)}
     return Decision(Live.REFUSES, "engine_unresponsive", evidence)
+
+
+def _answers_errors(seen: Seen) -> Decision[Live] | None:
+    """Two witnesses as well: tokens of ours come back as errors, and no client was given anything meanwhile (an
+    engine whose health path said 200 while every completion was a 500: hermes-agent #104050)."""
+    asked = seen.canary
+    if asked.failed < REFUSALS or asked.pending is None:
+        return None
+    seconds = seen.now - max(asked.pending, seen.life)
+    if seconds < seen.limit:
+        return None
+    evidence = {"errors": asked.failed, "seconds": round(seconds, 2), "limit_s": round(seen.limit, 2)}
+    return Decision(Live.ERRORS, "answers_errors", evidence)
 
 
 def told(found: Sequence[Sign]) -> str:

@@ -67,3 +67,15 @@ def answer_limit(least: float, ahead: Ahead, rates: Rates, *, context: int, para
     tokens = context if ahead.answer is None else min(ahead.answer, context)
     rounds = max(1, -(-ahead.answers // max(1, parallel)))
     return max(least, FACTOR * (prefill_s(ahead, rates) + rounds * tokens / rates.decode))
+
+
+FULL = 5.0
+"""Of T_stall: how long an engine without a free slot, whose own counters move, is not asked for a token."""
+
+
+def queues(*, free: bool | None, moved_s: float | None, quiet_s: float, stall: float) -> bool:
+    """Whether a token of ours would only stand in line: every slot is taken by work that gets on (a tool call is
+    held back whole by some engines). Seconds since its own counters moved, and since the last sign of life. A loop
+    that counts and delivers nothing looks the same, so that this has an end."""
+    works = moved_s is not None and moved_s < stall
+    return free is False and works and quiet_s < FULL * stall

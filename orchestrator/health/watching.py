@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from hosts.roots import Roots
 from hosts.work import Work, work_of
 from orchestrator.actor import Actor
+from orchestrator.admission import devices_of
 from orchestrator.context import Context
 from orchestrator.decision import Decision
 from orchestrator.engine import Engine
@@ -31,6 +32,7 @@ from orchestrator.health.patience import (
     Ahead,
     Rates,
     answer_limit,
+    queues,
     stall_limit,
 )
 from orchestrator.health.ready import Facts, Ready
@@ -39,7 +41,11 @@ from orchestrator.health.signals import Asked, Delivery, Kernel, Seen
 from orchestrator.runtimes import adapter
 from orchestrator.views import State, VerdictView, Why
 
-CODES: Mapping[Live, str] = {Live.STALLED: "engine_stalled", Live.REFUSES: "engine_unresponsive"}
+CODES: Mapping[Live, str] = {
+    Live.STALLED: "engine_stalled",
+    Live.REFUSES: "engine_unresponsive",
+    Live.ERRORS: "engine_unresponsive",
+}
 WITNESSES: Mapping[str, str] = {
     "delivery": "no client was given anything",
     "silent": "its own word of its work did not come",
@@ -104,7 +110,8 @@ class HealthWatch:
     def awake_again(self) -> None:
         """This daemon did not run for a while: nothing that was found before counts."""
         self._results.reset()
-        self._watched.clear()
+        # what is on hold until there is another container stays so
+        self._watched = {container: watched for container, watched in self._watched.items() if watched.over}
 
     async def _look(self, actor: Actor, engine: Engine, container: str) -> None:
         now, timing = self._c.clock.now(), self._c.timing
@@ -120,6 +127,8 @@ class HealthWatch:
         seen = self._seen(watched, engine, container, now)
         allowed = watched.doing if watched.doing_since is not None else NOTHING
         verdict = live.decide(Question(seen, timing.stall, allowed))
+        if not verdict.action.alive and await self._broken(engine) is not None:
+            verdict = Decision(Live.SUSPECT, "network_path_broken", verdict.evidence)  # and the engine works
         await self._judge(actor, engine, watched, seen, verdict)
 
     async def _look_at_processes(self, watched: _Watched, engine: Engine, container: str, now: float) -> None:
@@ -167,13 +176,19 @@ class HealthWatch:
             self._asking.rates(engine, watched.said)
         if not adapter(engine.plan.runtime).probing.canary or engine.state is not State.READY:
             return
-        said = watched.said.progress
-        if said is not None and said.free is False:
-            return  # it would wait for those who have a slot, and say nothing of the engine
         found = self._results.get(container, Probe.CANARY)
         asked = None if found is None or found.last is None else found.last.at
-        quiet = max(t for t in (watched.since, self._c.gateway.data_at(engine.id), asked) if t is not None)
-        if now - quiet >= self._c.timing.health_canary:
+        quiet = now - max(t for t in (watched.since, self._c.gateway.data_at(engine.id), asked) if t is not None)
+        said, moved = watched.said.progress, watched.said.moved_at
+        stall = self._c.timing.stall
+        if queues(
+            free=None if said is None else said.free,
+            moved_s=None if moved is None else now - moved,
+            quiet_s=quiet,
+            stall=stall,
+        ):
+            return
+        if quiet >= self._c.timing.health_canary:
             self._asking.canary(engine)
 
     def _seen(self, watched: _Watched, engine: Engine, container: str, now: float) -> Seen:
@@ -242,7 +257,8 @@ class HealthWatch:
                 delivers=seen.life > (seen.canary.pending or seen.progress.refused_since or seen.life),
             )
         )
-        about = [i.code for i in self._c.issues.list() if i.subject in (engine.deployment, engine.name)]
+        subjects = {engine.deployment, engine.name, *devices_of(engine.plan, self._c.admission.facts)}
+        about = [i.code for i in self._c.issues.list() if i.subject in subjects]
         self._show(engine, verdict, may_serve, degraded.decide(about))
         self._admit(actor, engine, may_serve, tell=verdict.action.alive)
         if verdict.action is Live.BUSY and watched.told != verdict.reason:
@@ -286,8 +302,6 @@ class HealthWatch:
         )
 
     async def _end(self, actor: Actor, engine: Engine, watched: _Watched, verdict: Decision[Live]) -> None:
-        if await self._broken(engine) is not None:
-            return  # it works, and only the way to it does not
         code = CODES[verdict.action]
         text = f"{engine.name} {_words(verdict)}"
         author = self._c.automation.paused(engine.deployment)
@@ -326,6 +340,8 @@ def _signs(verdict: Decision[Live]) -> list[Mapping[str, object]]:
 
 
 def _words(verdict: Decision[Live]) -> str:
+    if verdict.action is Live.ERRORS:
+        return "answers every completion with an error"
     if verdict.action is Live.REFUSES:
         return "refuses every connection, although its process is there"
     held = [s for s in _signs(verdict) if float(str(s["seconds"])) >= float(str(s["limit_s"]))]

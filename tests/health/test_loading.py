@@ -73,7 +73,7 @@ def test_a_slow_load_that_gets_on_is_left_alone(
 def test_a_load_that_hangs_in_silence_is_given_up(
     make_stack: MakeStack, fake_engine_image: str, test_models: Path
 ) -> None:
-    with loading(make_stack, fake_engine_image, test_models, 1, load_seconds=600) as stack:
+    with loading(make_stack, fake_engine_image, test_models, 3, load_seconds=600) as stack:
         stack.want("m", "running")
         events = until_sync(lambda: [e for e in stack.events("m") if e["code"] == "failed"], STALL + 15, "given up")
         evidence = events[0]["evidence"]

@@ -10,7 +10,7 @@ from hosts.work import Work
 from orchestrator.health import live, ready
 from orchestrator.health.excuses import Looked, doing
 from orchestrator.health.live import NOTHING, Doing, Live, Question
-from orchestrator.health.patience import FACTOR, Ahead, Rates, answer_limit, measured, prefill_s, stall_limit
+from orchestrator.health.patience import FACTOR, Ahead, Rates, answer_limit, measured, prefill_s, queues, stall_limit
 from orchestrator.health.results import Outcome, Probe, Result, Results
 from orchestrator.health.signals import Asked, Delivery, Kernel, Seen, Witness, signs
 from orchestrator.runtimes import ADAPTERS
@@ -269,3 +269,46 @@ def test_gauges_are_no_progress_of_vllm() -> None:
     text = b"vllm:num_requests_running %d\nvllm:iteration_tokens_total_count 5\nvllm:generation_tokens_total 9\n"
     assert vllm.parse_progress(text % 0).marks == vllm.parse_progress(text % 3).marks == (5, 9, 0)
     assert vllm.parse_progress(b"").marks is None
+
+
+@pytest.mark.parametrize(
+    ("free", "moved_s", "quiet_s", "stands_in_line"),
+    [
+        (False, 5.0, 60.0, True),
+        (False, 5.0, 300.0, False),  # counters alone are believed for so long
+        (False, 60.0, 60.0, False),
+        (False, None, 60.0, False),
+        (True, 5.0, 60.0, False),
+        (None, 5.0, 60.0, False),
+    ],
+)
+def test_a_token_that_would_only_stand_in_line(
+    free: bool | None, moved_s: float | None, quiet_s: float, stands_in_line: bool
+) -> None:
+    assert queues(free=free, moved_s=moved_s, quiet_s=quiet_s, stall=T) is stands_in_line
+
+
+@pytest.mark.parametrize(
+    ("errors", "since", "data_at", "action"),
+    [
+        (3, NOW - T, None, Live.ERRORS),
+        (2, NOW - T, None, Live.LIVE),
+        (3, NOW - T + 1, None, Live.LIVE),
+        (3, NOW - T, NOW - 1, Live.LIVE),
+    ],
+)
+def test_errors_alone_end_an_engine_that_gives_nobody_anything(
+    errors: int, since: float, data_at: float | None, action: Live
+) -> None:
+    seen = Seen(
+        now=NOW,
+        since=0.0,
+        limit=T,
+        answer_limit=T,
+        patience=10.0,
+        delivery=Delivery(in_flight=0, data_at=data_at),
+        canary=Asked(pending=since, failed=errors),
+    )
+    found = live.decide(Question(seen, T))
+    assert found.action.alive is (action is not Live.ERRORS)
+    assert (found.reason == "answers_errors") is (action is Live.ERRORS)

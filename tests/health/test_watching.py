@@ -217,3 +217,24 @@ def test_one_that_answers_errors_gets_no_requests_until_it_answers(fake: tuple[S
     script.write()
     until_sync(lambda: found(stack, "ready_again"), 20, "it is ready again")
     assert stack.text("m", 4) == ALPHABET[:4]
+
+
+def test_one_that_answers_nothing_but_errors_is_replaced(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    script.write(status=500)
+    begun = time.monotonic()
+    event = until_sync(lambda: found(stack, "engine_unresponsive"), 30, "it is found")[0]
+    assert time.monotonic() - begun <= BOUND + TIMING.health_canary + BUSY_MACHINE, "from the first of its errors on"
+    assert event["evidence"]["errors"] >= 3
+    until_sync(lambda: stack.deployment("m")["state"] != "ready", 10, "it is taken down")
+    script.write()
+    until_sync(lambda: stack.deployment("m")["state"] == "ready", 60, "another engine serves")
+    assert stack.text("m", 4) == ALPHABET[:4]
+
+
+def test_a_livelock_with_every_slot_taken_is_found(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    script.write(livelock=True)
+    for _ in range(3):
+        Asking(stack)
+    assert len(witnesses(stalled(stack, time.monotonic()))) >= 2
