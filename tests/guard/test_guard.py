@@ -95,6 +95,7 @@ def loading(stack: Stack, name: str) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_the_preemptible_goes_first_then_the_newest_and_one_stays(
     make_stack: MakeStack, heavy_models: Any, host: FakeHost, meter: Meter, hog: Hog
 ) -> None:

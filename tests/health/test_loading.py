@@ -59,7 +59,13 @@ def loading(make_stack: MakeStack, image: str, models: Path, load_s: float, **sc
     return stack
 
 
-@pytest.mark.parametrize("sign", [{"load_lines": 5}, {"grow_bytes": 4 << 20}], ids=["lines", "memory"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param({"load_lines": 5}, id="lines", marks=pytest.mark.slow),
+        pytest.param({"grow_bytes": 4 << 20}, id="memory"),
+    ],
+)
 def test_a_slow_load_that_gets_on_is_left_alone(
     make_stack: MakeStack, fake_engine_image: str, test_models: Path, sign: dict[str, int]
 ) -> None:

@@ -164,6 +164,7 @@ def test_a_long_prompt_is_no_stall(fake: tuple[Stack, Script]) -> None:
     untouched(stack)
 
 
+@pytest.mark.slow
 def test_an_answer_in_one_piece_is_no_stall(fake: tuple[Stack, Script]) -> None:
     stack, script = fake
     seconds = TIMING.stall * 1.5
@@ -186,6 +187,7 @@ def test_a_kernel_that_is_compiled_at_first_use_is_no_stall(fake: tuple[Stack, S
     assert {e["evidence"]["at_most_s"] for e in found(stack, "busy")} == {315 * SCALE}, "which saved it"
 
 
+@pytest.mark.slow
 def test_a_saturated_engine_is_no_stall(fake: tuple[Stack, Script]) -> None:
     """Ten streams on two slots: eight wait, for longer than an engine may be silent."""
     stack, script = fake
@@ -197,6 +199,7 @@ def test_a_saturated_engine_is_no_stall(fake: tuple[Stack, Script]) -> None:
     untouched(stack)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_stopped_blames_nobody(fake: tuple[Stack, Script]) -> None:
     stack, _ = fake
     assert stack.daemon is not None
@@ -219,6 +222,7 @@ def test_one_that_answers_errors_gets_no_requests_until_it_answers(fake: tuple[S
     assert stack.text("m", 4) == ALPHABET[:4]
 
 
+@pytest.mark.slow
 def test_one_that_answers_nothing_but_errors_is_replaced(fake: tuple[Stack, Script]) -> None:
     stack, script = fake
     script.write(status=500)

@@ -66,6 +66,7 @@ def test_a_reload_touches_only_the_model_that_changed(three: Stack, test_models:
     assert ids(three) == settled, "a policy is not what launches"
 
 
+@pytest.mark.slow
 def test_a_bad_file_changes_nothing(three: Stack) -> None:
     before = ids(three)
     file = three.paths.models_d / "b.toml"

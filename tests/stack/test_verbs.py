@@ -100,6 +100,7 @@ def test_the_life_of_a_model_from_file_to_removal(make_stack: MakeStack, test_mo
         assert code in codes
 
 
+@pytest.mark.slow
 def test_requests_wait_while_an_engine_loads_and_are_all_served(make_stack: MakeStack, heavy_models: Path) -> None:
     stack = make_stack()
     stack.define("m", heavy_models / g.TARGET_HEAVY, method="none", parallel=2)

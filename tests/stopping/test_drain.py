@@ -64,6 +64,7 @@ def runs(pid: int) -> bool:
     return found is not None and found.alive
 
 
+@pytest.mark.slow
 def test_a_stop_lets_long_streams_end(stack: Stack) -> None:
     engine = stack.start("m")[0]["engine"]
     found = streams(stack)

@@ -140,7 +140,7 @@ def test_a_podman_that_hangs_takes_nobody_along(stack: Stack, own_podman: servic
     stack.wait_state("m", "stopped", limit=90)
     until_sync(lambda: stack.containers() == [bystander["container_id"]], 20, "one container")
     assert same(stack, bystander)
-    told(stack, "m", "12-podman-hangs-during-a-stop", without=("podman_timeout",))
+    told(stack, "m", "12-podman-hangs-during-a-stop", without=("podman_timeout", "podman_back"))
 
 
 def test_a_conmon_that_was_killed_hides_no_end(make_stack: MakeStack, test_models: Path) -> None:

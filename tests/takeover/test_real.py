@@ -33,6 +33,7 @@ def runs(pid: int | None) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_unit_comes_back_when_ours_is_late_and_gives_way_when_it_is_not(
     make_stack: MakeStack, units: Units, test_models: Path
 ) -> None:

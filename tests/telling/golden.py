@@ -23,7 +23,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -95,13 +95,19 @@ def _story(where: Stack | World, deployment: str, since_s: float | None) -> Any:
     return json.loads(json.dumps(dataclasses.asdict(story)))
 
 
+def _once(beats: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What stood apart only by an entry that is left out is one beat, as it is where that entry did not come."""
+    found: list[dict[str, Any]] = []
+    for beat in beats:
+        if found and all(found[-1][key] == beat[key] for key in ("code", "part", "text")):
+            found.pop()
+        found.append({**beat, "times": 1})
+    return found
+
+
 def normal(story: Mapping[str, Any], without: Collection[str] = (), words: Mapping[str, str] | None = None) -> str:
     """The story's text without what differs from machine to machine."""
-    beats = [
-        {**beat, "times": 1}
-        for beat in story["beats"]
-        if not any(fnmatch(beat["code"], pattern) for pattern in without)
-    ]
+    beats = _once(b for b in story["beats"] if not any(fnmatch(b["code"], pattern) for pattern in without))
     issues = [issue for issue in story["issues"] if not any(fnmatch(issue["code"], pattern) for pattern in without)]
     told_once = {**story, "beats": beats, "issues": issues, "left_out": 0, "earlier": 0}
     text = "\n".join(lines(told_once)) + "\n"
