@@ -104,7 +104,7 @@ def tell(
         state=view.state,
         paused_by=view.paused_by,
         reason=view.reason,
-        now=headline(view, [(b.part, b.text, b.last_ago_s if b.last_ago_s is not None else b.ago_s) for b in folded]),
+        now=headline(view, [(b.part, b.text, b.ago_s) for b in told]),
         beats=tuple(beats),
         left_out=cut,
         earlier=sum(1 for entry in mine[:begins] if entry.event.deployment == name),
