@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ from orchestrator.errors import OutriderError, UsageError
 
 if TYPE_CHECKING:
     import httpx
+
+    from api.cli.client import Client
 
 QUIET = 600.0
 """Seconds without a byte of an answer: a long prompt on a slow machine takes its time."""
@@ -74,10 +77,37 @@ def ensure_ready(options: Common, model: str, timeout: float) -> str:
             view = client.get(at("deployments", model))
         except NotFound:
             view = None
+        if view is not None and view["state"] != "ready" and view["desired"] == "on_demand":
+            return _woken(client, options, str(view["deployment"]), timeout)
     if view is None or view["state"] != "ready":
         view = start_model(options, model, wait=True, timeout=timeout)
         note(f"{view['deployment']} is ready")
     return str(view["deployment"])
+
+
+def _woken(client: Client, options: Common, name: str, timeout: float) -> str:
+    """Bring a model that is there on demand as any client does, by asking it something; what a person said they want
+    of it stays. How far it is can be seen meanwhile."""
+    from api.cli.following import wait_for
+    from api.cli.output import ticker
+
+    refused: list[OutriderError] = []
+
+    def ask() -> None:
+        try:
+            with Chat(options, name, {"max_tokens": 1}) as talk:
+                talk.say("Hi", None)
+        except OutriderError as error:
+            refused.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    with ticker(f"{name}: asked for") as shown:
+        wait_for(client, name, lambda _view: not asking.is_alive(), shown, timeout=timeout)
+    if refused:
+        raise refused[0]
+    note(f"{name} is ready")
+    return name
 
 
 def _converse(talk: Chat) -> None:

@@ -89,6 +89,25 @@ def test_a_stopped_model_is_started_first(call: Call, ready: fake.Script, daemon
     assert daemon.asked_for("PUT", "/deployments/smollm2/desired")[0].body == {"state": "running"}
 
 
+def test_a_model_on_demand_is_woken_and_stays_on_demand(call: Call, ready: fake.Script, daemon: fake.Script) -> None:
+    idle = fake.view("idle", desired="on_demand", engine=None)
+    daemon.on("GET", "/deployments/smollm2", idle, fake.view("loading", desired="on_demand"), fake.view("ready"))
+    said = call("run", "smollm2", "-p", "Hi")
+    assert (said.code, said.out) == (0, "Hello [b]you[/b]\n")
+    assert said.err.splitlines()[-1] == "smollm2 is ready"
+    assert daemon.asked_for("PUT", "/deployments/smollm2/desired") == [], "nobody wants it to run for ever now"
+    assert [(a.body["max_tokens"], a.body["model"]) for a in ready.asked] == [(1, "smollm2"), (1024, "smollm2")]
+
+
+def test_a_model_on_demand_that_cannot_come_says_why(call: Call, ready: fake.Script, daemon: fake.Script) -> None:
+    daemon.on("GET", "/deployments/smollm2", fake.view("idle", desired="on_demand", engine=None))
+    error = {"error": {"message": "no room for smollm2: big is pinned", "code": "no_room"}}
+    ready.on("POST", "/chat/completions", fake.Answer(error, 503))
+    said = call("run", "smollm2", "-p", "Hi")
+    assert (said.code, said.out) == (1, "")
+    assert "big is pinned" in said.err
+
+
 def test_a_conversation_remembers(call: Call, ready: fake.Script, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(["Hi", "", "And?", "/clear", "Again", "/bye"])
     monkeypatch.setattr("builtins.input", lambda _prompt: next(lines))
