@@ -7,7 +7,8 @@ its HTTP server says. Reads of procfs and control groups only, which wait for no
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hosts.cgroups import container_processes
 from hosts.reading import read_text
@@ -22,13 +23,17 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 class Work:
     """Since each process began: seconds of CPU, bytes that came from disks (None: we may not know); bytes resident
     now. `processes` are those of the container, by the host's count, each with its start in clock ticks;
-    `stopped` is whether all of them are stopped by a signal or a tracer."""
+    `stopped` is whether all of them are stopped by a signal or a tracer. `cpu_of` is the CPU of each, by its number;
+    `written_bytes` are those that went to disks (not to pipes, sockets or memory file systems; None: we may not know).
+    """
 
     cpu_s: float
     read_bytes: int | None
     resident: int
     processes: frozenset[tuple[int, int]]
     stopped: bool
+    cpu_of: Mapping[int, float] = field(default_factory=dict)
+    written_bytes: int | None = None
 
 
 def work_of(roots: Roots, container: str, pid: int) -> Work | None:
@@ -36,7 +41,8 @@ def work_of(roots: Roots, container: str, pid: int) -> Work | None:
     found = container_processes(roots, container, pid)
     if found is None:
         return None
-    cpu, resident, read = 0.0, 0, 0
+    resident, read, written = 0, 0, 0
+    cpu: dict[int, float] = {}
     known = True
     processes: set[tuple[int, int]] = set()
     states: list[str] = []
@@ -49,20 +55,29 @@ def work_of(roots: Roots, container: str, pid: int) -> Work | None:
             continue
         states.append(fields[0])
         processes.add((one, int(fields[19])))
-        cpu += sum(int(fields[at]) for at in (11, 12, 13, 14)) / TICKS  # its children that ended, too
+        cpu[one] = sum(int(fields[at]) for at in (11, 12, 13, 14)) / TICKS  # its children that ended, too
         resident += int(fields[21]) * PAGE
-        bytes_read = _read_bytes(read_text(roots.proc / str(one) / "io", 4096))
-        known = known and bytes_read is not None
-        read += bytes_read or 0
+        moved = _disk_bytes(read_text(roots.proc / str(one) / "io", 4096))
+        known = known and moved is not None
+        read, written = read + (moved or (0, 0))[0], written + (moved or (0, 0))[1]
     if not processes:
         return None
     stopped = all(state in _STOPPED for state in states)
-    return Work(cpu, read if known else None, resident, frozenset(processes), stopped)
+    return Work(
+        cpu_s=sum(cpu.values()),
+        read_bytes=read if known else None,
+        resident=resident,
+        processes=frozenset(processes),
+        stopped=stopped,
+        cpu_of=cpu,
+        written_bytes=written if known else None,
+    )
 
 
-def _read_bytes(text: str | None) -> int | None:
-    for line in (text or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "read_bytes" and value.strip().isdigit():
-            return int(value)
-    return None
+def _disk_bytes(text: str | None) -> tuple[int, int] | None:
+    """Read and written."""
+    found = dict(line.split(": ", 1) for line in (text or "").splitlines() if ": " in line)
+    try:
+        return int(found["read_bytes"]), int(found["write_bytes"])
+    except (KeyError, ValueError):
+        return None

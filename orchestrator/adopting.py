@@ -222,7 +222,7 @@ class Adopter:
             await asyncio.to_thread(self._c.runner.ports.keep, engine.port)
         loading = engine.state is not State.READY
         if not loading:
-            path = adapter(engine.plan.runtime).health_path
+            path = adapter(engine.plan.runtime).probing.models_path
             try:
                 async with self._c.runner.client(engine) as client:
                     await client.get(path, timeout=HEALTH_LIMIT)

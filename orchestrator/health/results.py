@@ -15,7 +15,6 @@ class Probe(StrEnum):
 
     PROGRESS = "progress"
     """Its own word of its work: slots or counters."""
-    HEALTH = "health"
     CANARY = "canary"
     """One token of ours."""
     RATES = "rates"

@@ -38,7 +38,6 @@ from orchestrator.health.patience import (
 from orchestrator.health.ready import Facts, Ready
 from orchestrator.health.results import Outcome, Probe, Record, Results
 from orchestrator.health.signals import Asked, Delivery, Kernel, Seen
-from orchestrator.runtimes import adapter
 from orchestrator.views import State, VerdictView, Why
 
 CODES: Mapping[Live, str] = {
@@ -159,7 +158,6 @@ class HealthWatch:
             looked,
             limit=self._c.timing.stall,
             scale=self._c.timing.scale,
-            first_use=adapter(engine.plan.runtime).probing.first_use_s,
             served=served,
             born=watched.born,
         )
@@ -174,7 +172,7 @@ class HealthWatch:
         if known is None or (known.asked_at is None and now - known.since >= self._c.timing.health_canary):
             self._results.drop(container, Probe.RATES)
             self._asking.rates(engine, watched.said)
-        if not adapter(engine.plan.runtime).probing.canary or engine.state is not State.READY:
+        if engine.state is not State.READY:
             return
         found = self._results.get(container, Probe.CANARY)
         asked = None if found is None or found.last is None else found.last.at

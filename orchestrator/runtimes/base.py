@@ -114,14 +114,12 @@ class Progress:
 class Probing:
     """How a runtime is asked whether it works.
 
-    `progress_path` answers in little time also while it works. `canary` is whether a token of ours has to be asked
-    for; else its health path generates one by itself. `first_use_s` are seconds that work of a kind it has not done
-    yet was seen to take longer, because code for it is compiled then; 0 where nothing is.
+    `progress_path` answers in little time also while it works, `models_path` with the names of its models, without
+    any work of the model: whoever only asks whether it can be reached asks that. No health path is asked of an engine
+    that serves: whether it delivers, a token of ours on the clients' way says, whatever the runtime.
     """
 
     progress_path: str
-    canary: bool = True
-    first_use_s: float = 0.0
     models_path: str = "/v1/models"
 
 

@@ -92,8 +92,11 @@ _ENVIRONMENT = {
 _CACHES = (("sglang", "/cache/sglang"),)
 _HOOK = "SGLang 0.5.23 srt/arg_groups/speculative_hook.py"
 
-PROBING = Probing("/metrics", canary=False, first_use_s=315.0)
-"""Three times the 105 s that compiling a kernel at its first use was seen to take on ROCm."""
+PROBING = Probing("/metrics")
+"""While it serves it is asked for a token on the clients' way, as any other: its counters stand still while it works,
+its scheduler never lets go of its core, and so nobody but the gateway would witness against it. /health generates too,
+and proves less: any output of the scheduler is enough for it, and its 503 after 20 s (SGLANG_HEALTH_CHECK_TIMEOUT) is
+a compiler's at first use as well. So it is asked while the engine starts, and not again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class Sglang:
     socket: bool = False
     flags: frozenset[str] = _FLAGS
     health_path: str = "/health"
-    """It generates a token (as /health_generate does), unless the engine is at work anyway."""
+    """It generates a token, as /health_generate does (unless SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION is off)."""
     loading_statuses: frozenset[int] = frozenset({503})
     """Its port opens before the model has loaded; a scheduler that hangs is a 503 too, after 20 s."""
     metrics_path: str = "/metrics"

@@ -60,9 +60,9 @@ _CPU_POOL_FLAG = "0.32.0"
 """Since when a CPU's pool is what --kv-cache-memory-bytes says; before, only whole GiB by VLLM_CPU_KVCACHE_SPACE."""
 _GRAPHS = {"piecewise": "PIECEWISE", "full": "FULL"}
 
-PROBING = Probing("/metrics", first_use_s=120.0)
-"""/health only says that the engine object has not erred (vllm #39863, #36451). Autotuning and Triton's compiler
-run at first use; two minutes are ours, no measurement."""
+PROBING = Probing("/metrics")
+"""/health only says that the engine object has not erred (vllm #39863, #36451): what it works on is in its counters,
+and whether it delivers is asked for with a token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from orchestrator.views import State
 
 CODE = "network_path_broken"
 LIMIT = 5.0
-"""Seconds that a look may take at either end. A busy engine answers its health path in milliseconds."""
+"""Seconds that a look may take at either end. A busy engine names its models in milliseconds; its health path may be a
+generation (SGLang's is), which waits behind those of clients."""
 
 
 class PathWatch:
@@ -82,7 +83,7 @@ class PathWatch:
         await actor.renew(engine.generation)
 
     async def _ends(self, engine: Engine) -> Decision[Way]:
-        path, pid = adapter(engine.plan.runtime).health_path, engine.pid or 0
+        path, pid = adapter(engine.plan.runtime).probing.models_path, engine.pid or 0
         try:
             async with self._c.runner.client(engine) as client:
                 await client.get(path, timeout=LIMIT)

@@ -19,6 +19,7 @@ their defaults:
     prefill_tps 100000  prompt tokens a second (a token is a character)
     first_request_s 0   seconds for which a request of a client computes before anything else, once (a kernel is
                         compiled), each time that this number changes
+    compiler_mb 64      memory that it takes and gives back meanwhile, as a compiler does; 0: it only spins
     hang_after null     tokens after which every request stops, its connection open, until this is null again
     wedge false         accepts, and answers nothing but /health
     health_hangs false  /health does not answer either; slots_hang, metrics_hang: the same for these
@@ -49,6 +50,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import mmap
 import os
 import signal
 import socket
@@ -75,6 +77,7 @@ DEFAULTS: Mapping[str, Any] = {
     "tps": 500,
     "prefill_tps": 100_000,
     "first_request_s": 0,
+    "compiler_mb": 64,
     "hang_after": None,
     "wedge": False,
     "health_hangs": False,
@@ -413,7 +416,13 @@ class Handler(BaseHTTPRequestHandler):
                 return
             state.compiled = seconds
             until = time.monotonic() + seconds
+            taken: list[mmap.mmap] = []
             while time.monotonic() < until:
+                if len(taken) < state.knob("compiler_mb"):
+                    taken.append(mmap.mmap(-1, 1 << 20))  # an allocator would keep it when it is given back
+                    taken[-1].write(b"\1" * (1 << 20))
+                else:
+                    taken.clear()
                 spin = time.monotonic() + STEP
                 while time.monotonic() < spin:
                     pass

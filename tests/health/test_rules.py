@@ -8,7 +8,7 @@ import pytest
 
 from hosts.work import Work
 from orchestrator.health import live, ready
-from orchestrator.health.excuses import Looked, doing
+from orchestrator.health.excuses import COMPILERS, FIRST_USE, Looked, doing
 from orchestrator.health.live import NOTHING, Doing, Live, Question
 from orchestrator.health.patience import FACTOR, Ahead, Rates, answer_limit, measured, prefill_s, queues, stall_limit
 from orchestrator.health.results import Outcome, Probe, Result, Results
@@ -161,25 +161,62 @@ def test_what_it_does_besides_buys_it_time_within_bounds(excuse: Doing, verdict:
     assert live.decide(Question(STALLS, T, excuse)).action is verdict
 
 
+MIB = 1 << 20
+NINJA, SPINS = {1: 0.0, 7: 5.0}, {1: 5.0}
+"""Seconds of CPU since the look before, by process: a compiler beside the engine, and the engine alone."""
+
+
 @pytest.mark.parametrize(
-    ("cpu", "read", "pids", "served", "what"),
+    ("cpu", "memory", "was", "served", "what"),
     [
-        (0.0, 0, {1}, True, ""),
-        (5.0, 0, {1}, True, ""),  # a loop that spins is no excuse
-        (5.0, 0, {1, 7}, True, "compiling"),
-        (0.0, 0, {1, 7}, True, ""),  # a process that came and does nothing
-        (5.0, 0, {1}, False, "first_use"),
-        (0.0, 50 << 20, {1}, True, "reading_from_disk"),
-        (0.0, 1000, {1}, True, ""),
+        ({1: 0.0}, 0, {1}, True, ""),
+        ({1: 0.0}, 50 * MIB, {1}, False, ""),  # memory alone
+        # CPU alone is no excuse: a loop that spins, and a wait for a GPU that hangs, use it as well
+        (SPINS, 0, {1}, True, ""),
+        (SPINS, 0, {1}, False, ""),
+        (SPINS, 3 * MIB, {1}, False, ""),  # what its server takes to answer us
+        (NINJA, 0, {1, 7}, True, ""),  # a process that came lately, and spins
+        (NINJA, 0, {1, 7}, False, ""),
+        ({1: 5.0, 7: 0.0}, 50 * MIB, {1, 7}, True, ""),  # one that came lately and does nothing, while the engine spins
+        # a compiler
+        (SPINS, 50 * MIB, {1}, False, "first_use"),
+        (SPINS, -50 * MIB, {1}, False, "first_use"),  # and gives its memory back
+        (SPINS, 50 * MIB, {1}, True, ""),  # a loop that leaks
+        (NINJA, 0, {1}, True, "compiling"),
+        (NINJA, 50 * MIB, {1, 7}, True, "compiling"),
+        ({1: 0.0, 7: 0.0}, 0, {1}, True, ""),  # a process that came and does nothing
     ],
 )
-def test_what_an_engine_is_seen_to_do(cpu: float, read: int, pids: set[int], served: bool, what: str) -> None:
-    def look(at: float, cpu_s: float, read_bytes: int, processes: set[int]) -> Looked:
-        return Looked(at, Work(cpu_s, read_bytes, 0, frozenset((p, 1) for p in processes), False))
+def test_what_an_engine_is_seen_to_do(
+    cpu: dict[int, float], memory: int, was: set[int], served: bool, what: str
+) -> None:
+    def look(at: float, spent: dict[int, float], resident: int, processes: set[int]) -> Looked:
+        return Looked(at, Work(sum(spent.values()), 0, resident, frozenset((p, 1) for p in processes), False, spent))
 
-    before, now = look(0, 0.0, 0, {1}), look(5, cpu, read, pids)
-    found = doing(before, now, limit=T, scale=1.0, first_use=0.0, served=served, born=frozenset({1}))
+    before, now = look(0, {}, 100 * MIB, was), look(5, cpu, 100 * MIB + memory, set(cpu))
+    found = doing(before, now, limit=T, scale=1.0, served=served, born=frozenset({1}))
     assert found.what == what
+    assert found.bound == {"": 0.0, "first_use": FIRST_USE, "compiling": COMPILERS}[what]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "read", "written", "what"),
+    [
+        (0.0, 50 * MIB, 0, "reading_from_disk"),
+        (0.0, 1000, 0, ""),
+        (5.0, 0, 4096, "compiling"),  # a new kernel, after a thousand others
+        (5.0, 0, 0, ""),
+        (0.0, 0, MIB, ""),
+        (5.0, None, None, ""),  # nobody may know
+    ],
+)
+def test_an_engine_that_reads_from_a_disk_or_writes_to_one(
+    cpu: float, read: int | None, written: int | None, what: str
+) -> None:
+    one = frozenset({(1, 1)})
+    before = Looked(0.0, Work(0.0, 0, 0, one, False, written_bytes=0))
+    now = Looked(5.0, Work(cpu, read, 0, one, False, written_bytes=written))
+    assert doing(before, now, limit=T, scale=1.0, served=True, born=frozenset({1})).what == what
 
 
 # patience

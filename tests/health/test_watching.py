@@ -187,6 +187,24 @@ def test_a_kernel_that_is_compiled_at_first_use_is_no_stall(fake: tuple[Stack, S
     assert {e["evidence"]["at_most_s"] for e in found(stack, "busy")} == {315 * SCALE}, "which saved it"
 
 
+@pytest.mark.parametrize("served", [False, True], ids=["first", "later"])
+def test_one_that_only_computes_has_stalled(fake: tuple[Stack, Script], served: bool) -> None:
+    """A loop, or a wait for a GPU that hangs, takes a whole core as a compiler does; nothing else of it moves. It is
+    found in T_stall whether or not it has given anybody anything."""
+    stack, script = fake
+    if served:
+        assert stack.text("m", 4) == ALPHABET[:4]
+    script.write(first_request_s=600, compiler_mb=0)
+    asking = Asking(stack)
+    event = stalled(stack, time.monotonic())
+    assert {"delivery"} < witnesses(event)
+    assert not found(stack, "busy"), "nothing excused it"
+    until_sync(lambda: "stopped" in stack.codes("m"), 30, "it is gone")
+    script.write()
+    until_sync(asking.done, 30, "the request is answered by the next engine")
+    assert "[DONE]" in asking.text
+
+
 @pytest.mark.slow
 def test_a_saturated_engine_is_no_stall(fake: tuple[Stack, Script]) -> None:
     """Ten streams on two slots: eight wait, for longer than an engine may be silent."""

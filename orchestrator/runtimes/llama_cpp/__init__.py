@@ -54,7 +54,8 @@ _FLAGS = frozenset({
 })  # fmt: skip
 
 PROBING = Probing("/slots")
-"""The token counters of /metrics are added up when a request ends (unsloth #9997, its server_metrics)."""
+"""/health says ok while /slots hangs and SIGTERM is ignored (llama.cpp #27388). The token counters of /metrics are
+added up when a request ends (unsloth #9997, its server_metrics)."""
 
 
 @dataclass(frozen=True, slots=True)
