@@ -156,7 +156,7 @@ class Clearing:
         self._given_up.pop(container, None)
         self._sightings.forget(container)
         for held in self._quarantine.of(container):
-            self._quarantine.release(held.device)
+            self._quarantine.release(held)
         if look.devices or again:
             self._journal.emit(
                 "stop",

@@ -38,17 +38,20 @@ class Held:
 
 
 class Quarantine:
-    """The devices of one host that are left alone."""
+    """The devices of one host that are left alone. One device may wait for several engines: what makes one unable to
+    end is often the driver, and then it is so for all that were on the device."""
 
     def __init__(self, issues: Issues, mark: Callable[[Mapping[str, str]], None]) -> None:
         """`mark` shows in the host's facts what is left alone, by device, with its sentence."""
         self._issues = issues
         self._mark = mark
-        self._held: dict[str, Held] = {}
+        self._held: dict[tuple[str, str], Held] = {}
+        """By device and container, the oldest first."""
 
     @property
     def held(self) -> Mapping[str, Held]:
-        return self._held
+        """Devices that are left alone, each with the oldest of what it waits for."""
+        return {held.device: held for held in reversed(self._held.values())}
 
     def of(self, container: str) -> Sequence[Held]:
         """What is held by this container."""
@@ -56,38 +59,52 @@ class Quarantine:
 
     def hold(self, held: Held, evidence: Mapping[str, object]) -> None:
         """Leave a device alone from now on."""
-        self._held[held.device] = held
-        self._issues.open(
-            ISSUE,
-            held.device,
-            held.text,
-            hint=hint(held.holders)
-            + "; other GPUs are used meanwhile, and this one again by itself as soon as its memory is free",
-            evidence={"engine": held.engine, "holders": holders.evidence(held.holders), **evidence},
-            deployment=held.deployment,
-        )
+        self._held[held.device, held.container] = held
+        told = {"engine": held.engine, "holders": holders.evidence(held.holders), **evidence}
+        self._tell(held.device, told, held.deployment)
         self._show()
 
     def on_sample(self, sample: Sample) -> None:
         """A reading of the host: what is over ends."""
         for held in list(self._held.values()):
             if held.device in sample.gpus and barrier.over(held.look(sample)):
-                self.release(held.device)
+                self.release(held)
 
-    def release(self, device: str) -> None:
-        """Use the device again."""
-        held = self._held.pop(device, None)
-        if held is not None:
+    def release(self, held: Held) -> None:
+        """What one container held is free; the device is used again if nobody else holds some of it."""
+        if self._held.pop((held.device, held.container), None) is None:
+            return
+        if self._on(held.device):
+            self._tell(held.device, {}, held.deployment)
+        else:
             self._issues.close(
                 ISSUE,
-                device,
-                f"GPU {device} is used again: what {held.engine} held is free",
+                held.device,
+                f"GPU {held.device} is used again: what {held.engine} held is free",
                 deployment=held.deployment,
             )
-            self._show()
+        self._show()
+
+    def _on(self, device: str) -> list[Held]:
+        return [held for held in self._held.values() if held.device == device]
+
+    def _tell(self, device: str, evidence: Mapping[str, object], deployment: str) -> None:
+        """Open the issue of a device, or bring it up to date."""
+        there = self._on(device)
+        who = [holder for held in there for holder in held.holders]
+        self._issues.open(
+            ISSUE,
+            device,
+            "; ".join(held.text for held in there),
+            hint=hint(who)
+            + "; other GPUs are used meanwhile, and this one again by itself as soon as its memory is free",
+            evidence=evidence or {"engine": there[-1].engine, "holders": holders.evidence(who)},
+            deployment=deployment,
+        )
 
     def _show(self) -> None:
-        self._mark({device: held.text for device, held in self._held.items()})
+        devices = {held.device for held in self._held.values()}
+        self._mark({device: "; ".join(held.text for held in self._on(device)) for device in sorted(devices)})
 
 
 def hint(left: Sequence[Holder]) -> str:
