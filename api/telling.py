@@ -6,6 +6,7 @@ import asyncio
 
 from api.notify import Manager
 from orchestrator.service import Outrider
+from orchestrator.telling.amounts import count
 from orchestrator.views import Desired, State
 
 
@@ -41,4 +42,4 @@ class Told:
             return "Podman does not answer: systemctl status podman.socket"
         wanted = [d for d in await self._outrider.deployments() if d.desired is Desired.RUNNING]
         ready = sum(d.state is State.READY for d in wanted)
-        return f"{ready} of {len(wanted)} models ready"
+        return f"{ready} of {count(len(wanted), 'model')} ready"

@@ -420,6 +420,7 @@ class Actor:
             view,
             paused_by=self._context.automation.paused(view.deployment),
             demand=self._context.demand.view(self.deployment),
+            failures_left=self._steps.ladder.failures_left(),
         )
 
     def adopt(self, engine: Engine) -> None:

@@ -33,6 +33,7 @@ from orchestrator.registry import Registry
 from orchestrator.reloading import Reloading
 from orchestrator.supervise import Loops
 from orchestrator.telemetry import TelemetryView, watched
+from orchestrator.telling.amounts import count
 from orchestrator.telling.desk import Desk, Told
 from orchestrator.verbs import Verbs
 from orchestrator.views import (
@@ -182,7 +183,10 @@ class Outrider(Told):
             await self._c.marks.withdraw()
             left = sum(len(a.deployment.live()) for a in self._registry.all())
             self._c.journal.emit(
-                "daemon", "ended", f"the daemon ends; {left} engines go on", evidence={"engines": left}
+                "daemon",
+                "ended",
+                f"the daemon ends; {count(left, 'engine goes', 'engines go')} on",
+                evidence={"engines": left},
             )
         finally:
             await self._p.closing.aclose()  # the database's thread would keep the process alive

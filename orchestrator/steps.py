@@ -35,6 +35,7 @@ from orchestrator.lifecycle import Step
 from orchestrator.plan import Plan
 from orchestrator.restarting.climber import Climber
 from orchestrator.switch_step import SwitchStep
+from orchestrator.telling.amounts import count
 from orchestrator.views import Desired, State, Why
 
 MB = 1_000_000
@@ -150,7 +151,7 @@ class Steps:
         reached(Place.PLANNED)
         self.emit(
             "planned",
-            f"{d.name}: {plan.runtime} with {plan.method} ({plan.draft_tokens} tokens),"
+            f"{d.name}: {plan.runtime} with {plan.method} ({count(plan.draft_tokens, 'token')}),"
             f" context {plan.context} x {plan.parallel}",
             evidence={
                 "plan": plan.digest,

@@ -208,6 +208,9 @@ class DeploymentView:
     """Who told Outrider to keep its hands off it, or off everything."""
     rung: RungView | None = None
     """None on the first rung: the plan as it is."""
+    failures_left: int | None = None
+    """With how many more failures it is not started again by itself; None while something simpler is left to try,
+    or nothing has failed."""
     demand: DemandView | None = None
     """For one that is there on demand, or that is loaded."""
 

@@ -14,6 +14,7 @@ from api.cli.output import amount, note, print_json, print_table, say
 from orchestrator.errors import UsageError
 from orchestrator.models import Runtime
 from orchestrator.plan import Evidence, Method
+from orchestrator.telling.amounts import count
 
 if TYPE_CHECKING:
     from orchestrator.catalogue import Catalogue
@@ -319,7 +320,9 @@ def check(
         for f in findings:
             say(f"warning [{f.code}] {f.entry}: {f.text}; {f.hint}")
         if not problems:
-            say(f"ok: {len(shipped_files())} files that ship, {len(own)} of your own, {len(findings)} warnings")
+            say(
+                f"ok: {len(shipped_files())} files that ship, {len(own)} of your own, {count(len(findings), 'warning')}"
+            )
     if problems:
         raise typer.Exit(FAILED)
 

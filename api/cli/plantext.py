@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from api.cli.output import print_table, say, size
 from orchestrator.plan import ExpectedMemory, Plan, Planned, Reason, Rejected
+from orchestrator.telling.amounts import count
 
 OTHERS = 5
 """Alternatives, and things turned down, on the first screen."""
@@ -127,7 +128,7 @@ def _more(all_of_them: Sequence[object], shown: Sequence[object]) -> str:
 
 def _method(plan: Plan) -> str:
     drafter = f" by {plan.drafter}" if plan.drafter else ""
-    drafts = f", {plan.draft_tokens} tokens a draft" if plan.draft_tokens else ""
+    drafts = f", {count(plan.draft_tokens, 'token')} a draft" if plan.draft_tokens else ""
     return f"{plan.method}{drafter}{drafts}"
 
 

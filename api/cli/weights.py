@@ -12,6 +12,7 @@ from api.cli.library import follow_job
 from api.cli.options import Common, Json, Model, at, common
 from api.cli.output import amount, clock_time, note, print_json, print_table, say, ticker
 from orchestrator.errors import DigestMismatch, NotFound, UsageError
+from orchestrator.telling.amounts import count
 
 HUB = 180.0
 """Seconds for an answer that itself waits for the hub's, with its retries."""
@@ -247,7 +248,7 @@ def fact_lines(weights: Mapping[str, Any]) -> list[str]:
     if facts["unclear"]:
         lines.append(f"its memory cannot be told: {facts['unclear']}")
     if facts["method"] is not None:
-        longest = "" if facts["draft_tokens"] is None else f" of up to {facts['draft_tokens']} tokens"
+        longest = "" if facts["draft_tokens"] is None else f" of up to {count(facts['draft_tokens'], 'token')}"
         lines.append(f"drafts{longest} with {facts['method']}")
     if facts["mtp_head"] != "none":
         here = "yes" if facts["mtp_head"] == "here" else "declared, but its weights are not there"

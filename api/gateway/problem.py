@@ -143,7 +143,8 @@ def queue_full(model: str, limit: int, retry_after: float) -> Problem:
     return Problem(
         503,
         "queue_full",
-        f"{limit} requests already wait for {model}; try again in {math.ceil(retry_after)} s",
+        f"{limit} {'request waits' if limit == 1 else 'requests wait'} for {model} already;"
+        f" try again in {math.ceil(retry_after)} s",
         retry_after=retry_after,
     )
 

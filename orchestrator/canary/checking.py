@@ -184,7 +184,7 @@ class Canary:
         await self._note(engine, passed=False, whole=False, reason=reason)
         ran, driver = self._combination(engine.plan)
         engines = await self._records.failing(ran, driver, engine.plan.image)
-        error.evidence = {**error.evidence, "failed_in_a_row": len(engines), "refuted_at": FAILURES}
+        error.evidence = {**error.evidence, "failed_in_a_row": len(engines), "failed_in_a_row_limit": FAILURES}
         if len(engines) < FAILURES:
             return
         day = self._clock.today().isoformat()

@@ -13,6 +13,7 @@ from orchestrator.errors import EngineFailed
 from orchestrator.events import Journal
 from orchestrator.plan import Method
 from orchestrator.runtimes import adapter
+from orchestrator.telling.amounts import count
 from orchestrator.timing import Timing
 
 Tail = Callable[[Engine], Awaitable[Sequence[LogLine]]]
@@ -34,7 +35,8 @@ async def prove(
     if plan.method is not Method.NONE and journal is not None:
         taken = drafting.clamped(plan, [line.text for line in await tail(engine)])
         if taken is not None:
-            text = f"{engine.name} drafts {taken} tokens at once, not {plan.draft_tokens}: its drafter has no more"
+            drafts = count(taken, "token")
+            text = f"{engine.name} drafts {drafts} at once, not {plan.draft_tokens}: its drafter has no more"
             numbers = {"planned": plan.draft_tokens, "taken": taken, "drafter": plan.drafter}
             journal.emit("canary", "draft_clamped", text, deployment=engine.deployment, evidence=numbers)
     return proven

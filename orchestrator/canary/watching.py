@@ -35,7 +35,7 @@ TOLD = {
     Drafts.USELESS: "drafts, and nothing of it is accepted: {length} tokens a step over {drafts} drafts",
     Drafts.OFF: "should draft with {method} and says that it does not: {why}",
     Drafts.QUIET: "should draft with {method}, and in {generated} tokens it did not: {why}",
-    Drafts.TOO_WIDE: "drafts more than the {planned} tokens that its plan says: {drafted} in {drafts} drafts",
+    Drafts.TOO_WIDE: "drafts more than its plan says, which is {planned} at once: {drafted} in {drafts} drafts",
 }
 HINTS = {
     Drafts.USELESS: "this drafter slows the model down: give it another one, or `outrider apply {name}` with"

@@ -18,6 +18,7 @@ from orchestrator.doctor import rules
 from orchestrator.doctor.collect import Question, collect
 from orchestrator.doctor.findings import Finding, Report, Severity, judge
 from orchestrator.issues import HOST, Issues
+from orchestrator.telling.amounts import count
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class Patrol:
         report = await aside(lambda: self._judge(self._ask(facts() if facts is not None else None)))
         found = problems(report)
         self._take_up(found, report)
-        return f"{len(found)} problems, {len(report.findings) - len(found)} warnings"
+        return f"{count(len(found), 'problem')}, {count(len(report.findings) - len(found), 'warning')}"
 
     def _judge(self, question: Question) -> Report:
         """Blocks for some seconds at most."""

@@ -15,6 +15,7 @@ from orchestrator.memory_fit import Demand, pool_bytes, pool_tokens
 from orchestrator.memory_fit.demand import older
 from orchestrator.memory_fit.vllm_layers import BLOCK, grouped
 from orchestrator.plan import Method
+from orchestrator.telling.amounts import count
 
 _NEAR = 0.01
 
@@ -101,5 +102,5 @@ def _steps(understood: Understood) -> Iterator[list[tuple[Demand, str]]]:
 
 
 def _told(kv: KvType, prefix: bool, method: Method, tokens: int) -> str:
-    drafts = f", {method} with {tokens} tokens" if method is not Method.NONE else ", no drafter"
+    drafts = f", {method} with {count(tokens, 'token')}" if method is not Method.NONE else ", no drafter"
     return f"the printed count fits a cache in {kv}, prefixes {'kept' if prefix else 'not kept'}{drafts}"

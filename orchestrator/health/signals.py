@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from orchestrator.health.patience import Ahead
+from orchestrator.telling.amounts import count
 
 
 class Witness(StrEnum):
@@ -149,7 +150,7 @@ def _delivery(seen: Seen) -> Sign | None:
     whole = not d.flowing and bool(d.answers) and (not d.awaiting or queued)
     limit = seen.answer_limit if whole else seen.limit
     seconds = seen.now - max(seen.life, d.since)
-    text = f"{d.counted} requests are in flight, and nothing came for any of them"
+    text = f"{count(d.counted, 'request is', 'requests are')} in flight, and nothing came for any"
     return Sign("delivery", Witness.GATEWAY, text, seconds, limit)
 
 
@@ -175,7 +176,7 @@ def _canary(seen: Seen) -> Sign | None:
         return None
     text = "one token of our own was asked for and does not come"
     if c.failed:
-        text = f"one token of our own was asked for {c.failed} times, and came to nothing"
+        text = f"one token of our own was asked for {count(c.failed, 'time')}, and came to nothing"
     return Sign("canary", Witness.CANARY, text, seen.now - seen.life, seen.limit)
 
 

@@ -26,6 +26,7 @@ from orchestrator.errors import DatabaseFailed, NotFound, OutriderError, Refused
 from orchestrator.housekeeping import caches_here, images_here, weights_here
 from orchestrator.housekeeping.claims import Claims, Named
 from orchestrator.housekeeping.unused import TEXTS, Fate, Kind, Thing, Wish, decide, freed
+from orchestrator.telling.amounts import count
 from orchestrator.views import PrunedThing, PruneResult, Why
 from orchestrator.weights import removal, shelf
 from orchestrator.weights.shelf import HUB
@@ -72,7 +73,8 @@ class Pruning:
                 self._c.journal.emit(
                     "housekeeping",
                     "pruned",
-                    f"{len(done)} things are removed" + (f", {len(failed)} could not be" if failed else ""),
+                    f"{count(len(done), 'thing is', 'things are')} removed"
+                    + (f", {len(failed)} could not be" if failed else ""),
                     evidence={"freed_bytes": sum(row.bytes or 0 for row in done), "failed": failed[:20]},
                 )
             return PruneResult(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.issue_rules._sight import HOST, Found, Sight
+from orchestrator.telling.amounts import count
 
 CODE = "journal_unwritten"
 
@@ -13,7 +14,7 @@ def detect(sight: Sight) -> Iterator[Found]:
     if sight.unwritten:
         yield Found(
             HOST,
-            f"{sight.unwritten} entries of the journal could not be written; they are in memory until they can",
+            f"{count(sight.unwritten, 'entry', 'entries')} of the journal could not be written, and wait in memory",
             "`df` shows what is full; `outrider prune` removes what nothing needs",
             {"unwritten": sight.unwritten},
         )

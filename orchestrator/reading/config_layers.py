@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.reading.said import MOST_LAYERS, BadKey, Said
+from orchestrator.telling.amounts import count as counted
 
 
 class Unclear(ValueError):
@@ -88,7 +89,7 @@ def layers(said: Said, model_type: str) -> Layers | None:
         if model_type == "nemotron_h" or count is None:
             count = len(listed)  # transformers takes the list for it
         elif len(listed) < count:
-            raise BadKey(f"{said.where}layer_types has {len(listed)} entries for {count} layers")
+            raise BadKey(f"{said.where}layer_types has {counted(len(listed), 'entry', 'entries')} for {count} layers")
         else:
             listed = listed[:count]
     if count is None:

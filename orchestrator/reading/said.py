@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from orchestrator.telling.amounts import count as counted
+
 BEYOND = 1 << 40
 """No count or width in a model is this large."""
 MOST_LAYERS = 1 << 14
@@ -48,7 +50,7 @@ class Said:
         for key, value in self._named(keys):
             several = value if isinstance(value, list) else [value]
             if len(several) > MOST_LAYERS:
-                raise BadKey(f"{self.where}{key} has {len(several)} entries")
+                raise BadKey(f"{self.where}{key} has {counted(len(several), 'entry', 'entries')}")
             return tuple(self._whole(key, one, least) for one in several)
         return ()
 
@@ -83,7 +85,7 @@ class Said:
             if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
                 raise BadKey(f"{self.where}{key} is {_short(value)}, not a list of texts")
             if len(value) > MOST_LAYERS:
-                raise BadKey(f"{self.where}{key} has {len(value)} entries")
+                raise BadKey(f"{self.where}{key} has {counted(len(value), 'entry', 'entries')}")
             return tuple(value)
         return ()
 

@@ -20,7 +20,8 @@ from orchestrator.plan import Plan, Planned, Reason, Rung
 from orchestrator.restarting import choice, rule
 from orchestrator.restarting.ledger import Row
 from orchestrator.restarting.rule import Next, Seen
-from orchestrator.restarting.standing import Here, Key, Moment, Standing
+from orchestrator.restarting.standing import GivenUp, Here, Key, Moment, Standing
+from orchestrator.telling.amounts import count as counted
 from orchestrator.views import LeftRung, RungView
 
 DOWN, PARKED = "on_lower_rung", "keeps_failing"
@@ -185,7 +186,7 @@ class Climber:
 
     def planned(self, plan: Plan) -> None:
         """This is what will be launched: remember which rung it is, and say so when it is a lower one."""
-        position = choice.choose(tuple(step for step, _ in self._rungs), self._standing) if self._rungs else 0
+        position = self._below() if self._rungs else 0
         if not position:
             return
         step, text = self._rungs[position]
@@ -203,18 +204,39 @@ class Climber:
                 f"{self._d.name} goes on with {text}, after {last.failures} x {last.code} with {last.text}",
                 {"from": last.text, "to": text, "change": step.key.change, "code": last.code, "plan": plan.digest},
             )
+            reason = self._d.reason
+            if reason is not None and reason.code == last.code and _still_helps(last, here) is None:
+                self._d.reason = replace(reason, hint=None)
         self._standing = replace(self._standing, here=here)
         self._dirty = True
         self._show()
 
-    def _below(self) -> int | None:
-        return choice.choose(tuple(step for step, _ in self._rungs), self._standing)
+    def _below(self, standing: Standing | None = None) -> int | None:
+        return choice.choose(tuple(step for step, _ in self._rungs), standing or self._standing)
+
+    def failures_left(self) -> int | None:
+        """How many more failures park it; None while there is a rung below, or nothing is known of any failure."""
+        stood, engine = self._standing, self._d.serving_engine
+        if not self._rungs or not (stood.failures or stood.given_up):
+            return None
+        key = stood.here.key if stood.here is not None and stood.left else self._rungs[0][0].key
+        served = 0.0 if engine is None or engine.ready_at is None else self._c.clock.now() - engine.ready_at
+        if served >= self._c.timing.backoff_reset:
+            stood = rule.forgiven(stood, key)
+        mine = [f.code for f in stood.failures if f.key == key]
+        code = mine[-1] if mine else stood.given_up[-1].code if stood.given_up else None
+        if code is None:
+            return None
+        gone = GivenUp(key, "", code, len(mine), self._now())
+        if self._below(replace(stood, given_up=(*(g for g in stood.given_up if g.key != key), gone))) is not None:
+            return None
+        return rule.spare(stood, key, code, self._c.timing)
 
     def _exhausted(self) -> NoRungLeft:
         last = self._standing.left[-1]
         return NoRungLeft(
             last.code,
-            last.detail or f"it failed {last.failures} times ({last.code}), and nothing simpler is left",
+            last.detail or f"it failed {counted(last.failures, 'time')} ({last.code}), and nothing simpler is left",
             retryable=False,
             hint=last.hint or f"mend it, then `outrider start {self._d.name}`",
             evidence={"given_up": [g.text for g in self._standing.left]},
@@ -305,8 +327,9 @@ class Climber:
             self._c.issues.open(
                 DOWN,
                 d.name,
-                f"{d.name} runs with {here.text}, for {last.text} failed {last.failures} times ({last.code})",
-                hint=last.hint or f"`outrider apply {d.name}` tries the best plan again",
+                f"{d.name} runs with {here.text}, for {last.text} failed {counted(last.failures, 'time')}"
+                f" ({last.code})",
+                hint=_still_helps(last, here) or f"`outrider apply {d.name}` tries the best plan again",
                 evidence={"code": last.code, "failures": last.failures, "rung": here.text},
                 deployment=d.name,
             )
@@ -348,3 +371,9 @@ class Climber:
     @staticmethod
     def _spread() -> float:
         return random.uniform(-1, 1)  # noqa: S311 - jitter, not a secret
+
+
+def _still_helps(last: GivenUp, here: Here) -> str | None:
+    """What a person could do about the rung that was left last; None where the one below has given that up already:
+    an engine that drafts no longer, or otherwise, needs no fewer slots for the drafter's sake."""
+    return last.hint if (last.key.method, last.key.drafter) == (here.key.method, here.key.drafter) else None

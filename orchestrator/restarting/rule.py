@@ -81,6 +81,14 @@ def after(
     return Decision(Next.NEXT_RUNG, reason, {**numbers, "seconds": round(pause, 3)}), left
 
 
+def spare(standing: Standing, key: Key, code: str, timing: Timing) -> int:
+    """With how many more failures of this code the rung is left, one at least."""
+    if any(g.trial and g.key == key for g in standing.given_up):
+        return 1
+    seen = _within([f for f in standing.failures if f.key == key], timing.rung_window)
+    return max(1, policy_of(code).limit - len(seen))
+
+
 def forgiven(standing: Standing, key: Key) -> Standing:
     """After good running: its failures are forgotten, and a trial was passed."""
     return replace(

@@ -2,8 +2,8 @@
 
 An entry's evidence is `name: value`. What is said of a name follows from its ending, so that a new entry needs no
 entry here: `_s` and `seconds` are durations, `_bytes` sizes, `_fraction` and `_share` shares of one. A limit stands
-beside its number under the same name with `_limit` (`silent_s` and `silent_s_limit`), or as `{"value": 63, "limit":
-60}`; the statement then reads "silent 63 s (limit 60 s)".
+beside its number under the same name with `_limit` (`silent_s` and `silent_s_limit`), as `{"value": 63, "limit":
+60}`, or as `limit_s` beside `after_s` or `seconds`; the statement then reads "silent 63 s (limit 60 s)".
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from orchestrator.telling.amounts import count, duration, number, size
 
 LIMIT = "_limit"
+_TIMES = ("after_s", "seconds")
+"""Durations that `limit_s` in the same entry is the limit of."""
 LONGEST = 200
 """Characters of one statement: an engine's last words may be long."""
 WORDS_OF_LOG = 2
@@ -56,6 +58,8 @@ _LABELS = {
     "failures": "failures",
     "again_in_s": "pause before the next try",
     "free": "free",
+    "seconds": "for",
+    "failed_in_a_row": "wrong in a row",
     "says_speculating": "the engine says that it speculates",
 }
 _NOTHING: tuple[object, ...] = (None, "", [], {}, ())
@@ -78,12 +82,15 @@ def seen(evidence: Mapping[str, object]) -> tuple[Seen, ...]:
 
 
 def _statements(evidence: Mapping[str, object]) -> Iterator[Seen]:
+    timed = next((name for name in _TIMES if name in evidence and "limit_s" in evidence), None)
     for name, value in evidence.items():
+        if name == "limit_s" and timed is not None:
+            continue
         if name in _INSIDE or value in _NOTHING or (name in _ONLY_IF_TRUE and not value):
             continue
         if name.endswith(LIMIT) and name[: -len(LIMIT)] in evidence:
             continue
-        limit = evidence.get(name + LIMIT)
+        limit = evidence.get("limit_s") if name == timed else evidence.get(name + LIMIT)
         shown = value
         if isinstance(value, Mapping) and "value" in value and set(value) <= {"value", "limit"}:
             shown, limit = value["value"], value.get("limit", limit)
@@ -123,7 +130,8 @@ def _value(name: str, value: object) -> str | None:
     if isinstance(value, str):
         return " ".join(value.split())
     if isinstance(value, Mapping):
-        inner = [f"{label(str(k))} {said}" for k, v in value.items() if (said := _value(str(k), v)) is not None]
+        unit = name if name.endswith(("_bytes", "_s")) else None  # `free_bytes: {GPU: bytes}`
+        inner = [f"{label(str(k))} {said}" for k, v in value.items() if (said := _value(unit or str(k), v)) is not None]
         return ", ".join(inner) or None
     if isinstance(value, list | tuple | set | frozenset):
         items = [said for item in value if (said := _value(name, item)) is not None]

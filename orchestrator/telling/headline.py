@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.telling.amounts import ago, duration
-from orchestrator.telling.words import Part
+from orchestrator.telling.parts import Part
 from orchestrator.views import DeploymentView, Desired, State
 
 _COMING = {

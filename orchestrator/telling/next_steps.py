@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.telling.amounts import duration, within
+from orchestrator.telling.amounts import count, duration, within
 from orchestrator.views import DeploymentView, Desired, Issue, State
 
 _COMING = frozenset({State.PULLING, State.CREATING, State.LOADING, State.WARMING})
@@ -38,6 +38,11 @@ def what_comes(view: DeploymentView) -> Iterator[str]:
     if view.rung is not None:
         again = duration(view.rung.up_in_s)
         yield f"It is on a lower rung ({view.rung.text}); the best plan is tried again in {again}."
+    left = view.failures_left
+    tried = view.state is not State.FAILED or view.next_attempt_s is not None
+    if left is not None and tried and (left == 1 or view.rung is not None):
+        more = "the next failure parks" if left == 1 else f"{count(left, 'more failure')} in a short time park"
+        yield f"Nothing simpler is left to try on this host: {more} it, and then it waits for you."
 
 
 def _until_ready(view: DeploymentView) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from orchestrator.telling.evidence import Seen, seen
 from orchestrator.telling.headline import headline
 from orchestrator.telling.next_steps import advice, what_comes
-from orchestrator.telling.words import Part, part, sentence, told_by_sentence
+from orchestrator.telling.parts import Part, part
+from orchestrator.telling.words import sentence, told_by_sentence
 from orchestrator.views import DeploymentView, Desired, Event, Issue, State, Why
 
 FIRST, LAST = 10, 40
@@ -27,8 +28,9 @@ _FOR_ALL = frozenset({"paused", "resumed"})
 """Codes of what a person may say of all deployments at once."""
 _TOLD_ANYWAY = frozenset({"parked", "not_coming_up", "drifted", "paused_long"})
 """Issues that say in a list what the story says itself."""
-_STANDING = frozenset({"memory_above_plan"})
-"""Issues that a story lists while they hold: they come with a round of the rules, not with what happened."""
+_STANDING = frozenset({"memory_above_plan", "gpu_memory_held"})
+"""Issues that a story lists while they hold: they come with a round of the rules, or with an entry that says the
+same."""
 _OF_THE_HOST = frozenset({"podman_away", "gateway_away"})
 """Issues of the host that are everybody's."""
 _BEGINNINGS = frozenset({"desired_running", "desired_stopped", "desired_on_demand", "start_forced"})

@@ -1,71 +1,15 @@
-"""What kind of thing an entry of the journal tells, and in which words. Pure.
+"""In which words an entry of the journal is told. Pure.
 
 An entry's own sentence is what is told, without the deployment's name before it; here stand the few that are better
-said otherwise, and which part each plays: `asked` by a person, `trouble`, `found` (something seen that is no trouble),
-`done` by Outrider, `well` (it serves). Codes that are not here are told as they are.
+said otherwise, and which evidence a sentence says already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 
 from orchestrator.telling.amounts import duration, size
 from orchestrator.views import Event
-
-
-class Part(StrEnum):
-    """The part that an entry plays in a story."""
-
-    ASKED = "asked"
-    TROUBLE = "trouble"
-    FOUND = "found"
-    DONE = "done"
-    WELL = "well"
-
-
-_TROUBLE = frozenset(
-    {
-        "failed",
-        "engine_ended",
-        "device_missing",
-        "plan_failed",
-        "drain_cut_short",
-        "podman_unreachable",
-        "database_set_aside",
-        "not_noted",
-        "not_removed",
-        "engine_stopped",
-        "engine_not_gone",
-        "held",
-        "not_live",
-        "not_ready",
-        "canary_failed",
-        "network_path_broken",
-        "wedged",
-        "parked",
-        "degraded",
-    }
-)
-_WELL = frozenset({"ready", "switch_done", "podman_back", "held_over", "recovered"})
-_ASKED_KINDS = frozenset({"desired"})
-_FOUND_KINDS = frozenset({"device", "health", "canary"})
-
-
-def part(event: Event) -> Part:
-    """The part of an entry."""
-    if event.code in _TROUBLE:
-        return Part.TROUBLE
-    if event.code in _WELL:
-        return Part.WELL
-    if event.kind in _ASKED_KINDS:
-        return Part.ASKED
-    if event.kind == "issue":
-        return Part.WELL if event.code.endswith("_over") else Part.TROUBLE
-    if event.kind in _FOUND_KINDS:
-        return Part.FOUND
-    return Part.DONE
-
 
 _ENDINGS = {
     "failed": "after the failure",
@@ -75,9 +19,12 @@ _ENDINGS = {
     "plan_changed": "the plan has changed",
     "daemon_ends": "the daemon ended with its engines",
     "stop_unfinished": "the stop that was begun is finished",
-    "engine_failed": "after the failure",
-    "idle": "nobody used it",
+    "idle_unload": "nobody used it",
     "evicted": "to make room",
+    "switch": "for the switch",
+    "waiting_for_turn": "others start first",
+    "suspected_host_crash": "the host went down while it was loaded before",
+    "waiting_device": "what it needs of the host is not there",
 }
 """What `stopped` gives as its reason, in words."""
 
@@ -90,6 +37,7 @@ _FOUND_REASONS = {
     "not_defined": "no model of this name is defined any more",
     "desired_stopped": "a person wants it stopped",
     "superseded": "a newer engine of the same model runs",
+    "belongs_to_no_engine": "no engine that is known had it",
 }
 """Why a new daemon removes what a former one had left."""
 
@@ -180,11 +128,22 @@ _SENTENCES: Mapping[str, Callable[[Event], str]] = {
 _DRAFTS = frozenset({"drafted", "accepted", "engine_says_speculating"})
 """Says nothing of an engine that is not meant to draft."""
 _ADOPTION = frozenset({"reason", "state", "alive"})
+_NATS = frozenset({"nats", "nats_calibrated", "nats_limit", "below_likeliest", "below_likeliest_limit"})
+_TOKENS = frozenset({"leading", "leading_needed", "long", "long_leading", "pair_leading"})
+_JUDGED = _NATS | _TOKENS | {"reason", "begins_right", "begins_right_needed", "seconds", "whole", "refuted"}
+"""All that a canary looks at; the sentence has what decided. `outrider events --json` has the rest."""
+_HOLDERS = frozenset({"holders", "pids", "device", "devices", "reason", "had_bytes", "looks"})
 _IN_SENTENCE: Mapping[str, frozenset[str]] = {
     "ready": frozenset({"seconds", "method"}),
     "planned": frozenset({"method", "expected_bytes"}),
+    "memory_free": frozenset({"after_s"}),
+    "stop_escalated": frozenset({"seconds"}),
+    "combination_refuted": frozenset({"reason", "driver", "image"}),
+    "canary_failed": _JUDGED,
+    "wedged": _HOLDERS,
+    "gpu_memory_held": _HOLDERS,
 }
-"""Evidence that the sentence has already."""
+"""Evidence that the sentence has already, by the entry's code, or by that of the error which it tells."""
 
 
 def sentence(event: Event) -> str:
@@ -201,7 +160,7 @@ def told_by_sentence(event: Event) -> frozenset[str]:
     """Names of evidence that need not be said again."""
     if event.kind == "adoption":
         return _ADOPTION
-    told = _IN_SENTENCE.get(event.code, frozenset())
+    told = _IN_SENTENCE.get(event.code, frozenset()) | _IN_SENTENCE.get(str(event.evidence.get("code")), frozenset())
     return told | _DRAFTS if event.evidence.get("method") == "none" else told
 
 

@@ -19,6 +19,7 @@ from orchestrator.jobs import Handle, Jobs
 from orchestrator.models import Drafter, Format, ModelEntry, Variant
 from orchestrator.planning import Planning, no_plan
 from orchestrator.store_files import steadily
+from orchestrator.telling.amounts import count
 from orchestrator.views import JobView
 from orchestrator.weights import defining, removal, room, shelf, token, verifying
 from orchestrator.weights.choosing import Source, Wanted, source_of, things, wheel_of
@@ -335,7 +336,9 @@ class Weights:
             handle.result({"ok": bool(files) and not bad, "files": [asdict(f) for f in files]})
             if not files:
                 return f"nothing of {entry.name} is here: `outrider model pull {entry.name}` fetches it"
-            return f"{len(bad)} of {len(files)} files are not as they were" if bad else f"{len(files)} files are right"
+            if bad:
+                return f"{len(bad)} of {count(len(files), 'file')} {'is' if len(bad) == 1 else 'are'} not as before"
+            return f"{count(len(files), 'file is', 'files are')} right"
 
         return self._jobs.start("model_verify", entry.name, work)
 

@@ -18,6 +18,7 @@ from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed
 from orchestrator.plan import Method, Rung
 from orchestrator.restarting.standing import Standing
+from orchestrator.telling.next_steps import advice, what_comes
 from orchestrator.timing import Timing
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, a_plan
@@ -297,3 +298,63 @@ async def test_paused_nothing_is_started_again_and_it_is_said(world: World) -> N
     world.context.automation.resume("m")
     await serving(world)
     assert world.runner.ups == 2
+
+
+async def test_what_helped_the_drafter_is_no_advice_once_nothing_is_drafted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint is of the rung that was left: it goes with what the next one gave up. One failure is told as one."""
+    world = await a_world(tmp_path)
+    try:
+        hint = "too many slots for DFlash in this build: lower parallel to 2"
+        bring_up = world.runner.bring_up
+
+        async def aborts(engine: Engine, **more: Any) -> Any:
+            if engine.plan.method is Method.DFLASH:
+                raise EngineFailed("drafter_overrun", "it aborted", retryable=False, hint=hint)
+            return await bring_up(engine, **more)
+
+        monkeypatch.setattr(world.runner, "bring_up", aborts)
+        await world.started()
+        plain = "m runs with no speculation, for 2 slots instead of 4 failed 1 time (drafter_overrun)"
+        await until(lambda: issues(world).get("on_lower_rung") == plain, LIMIT, "no speculation")
+        (opened,) = [e async for e in world.journal.follow() if e.code == "on_lower_rung"]
+        assert opened.text == "m runs with 2 slots instead of 4, for the plan as it is failed 1 time (drafter_overrun)"
+        assert opened.evidence["hint"] == hint, "it drafts as before, with fewer slots"
+        (issue,) = [issue for issue in world.context.issues.list() if issue.code == "on_lower_rung"]
+        assert issue.hint == "`outrider apply m` tries the best plan again"
+        view = world.actor.view()
+        assert not [text for text in advice(view, world.context.issues.list()) if "parallel" in text]
+    finally:
+        await world.close()
+
+
+async def test_on_the_last_rung_it_is_said_that_failures_park_it(world: World) -> None:
+    await world.started()
+    assert world.actor.view().failures_left is None
+    await killed(world)
+    await serving(world)
+    assert world.actor.view().failures_left is None, "there are rungs below"
+    await killed(world, 5)
+    assert (await serving(world)).plan.digest == PLAIN.digest
+    said = " ".join(what_comes(world.actor.view()))
+    assert "Nothing simpler is left to try on this host: 3 more failures in a short time park it" in said
+    await killed(world, 2)
+    await serving(world)
+    assert world.actor.view().failures_left == 1
+    assert "the next failure parks it, and then it waits for you" in " ".join(what_comes(world.actor.view()))
+    await killed(world)
+    await until(lambda: world.d.failures.parked, LIMIT, "it is parked")
+    assert not [text for text in what_comes(world.actor.view()) if "parks it" in text]
+
+
+async def test_good_running_takes_the_warning_back(tmp_path: Path) -> None:
+    world = await a_world(tmp_path, replace(QUICK, backoff_reset=0.5))
+    try:
+        world.planner.ladder = LADDER[:1]
+        await world.started()
+        await killed(world, 2)
+        await serving(world)
+        await until(lambda: world.actor.view().failures_left is None, LIMIT, "it has served for long enough")
+    finally:
+        await world.close()
