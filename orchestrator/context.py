@@ -14,6 +14,7 @@ from orchestrator.config import DemandSettings, GuardSettings
 from orchestrator.demand.groups import Group
 from orchestrator.deployment import Deployment
 from orchestrator.device_wait import DeviceWait
+from orchestrator.errors import OutriderError
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.images import Images
@@ -79,6 +80,9 @@ class Demands(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Wait for the room that a start needs, and keep it within. Raises `DoesNotFit`."""
 
+    def explained(self, d: Deployment, error: OutriderError) -> OutriderError:
+        """Why it could not be planned, with those that do not make way for it."""
+
     def view(self, d: Deployment) -> DemandView | None:
         """What is shown of it."""
 
@@ -97,6 +101,9 @@ class NoDemands:
         self, d: Deployment, plan: Plan, seen: Callable[[State, str], None]
     ) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+    def explained(self, d: Deployment, error: OutriderError) -> OutriderError:
+        return error
 
     def view(self, d: Deployment) -> DemandView | None:
         return None

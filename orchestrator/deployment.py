@@ -5,6 +5,7 @@ Changed by its actor alone (`orchestrator.actor`); everybody may read.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ from orchestrator.routing import Route, RouteEngine
 from orchestrator.views import DeploymentView, Desired, Progress, RungView, State, Why
 
 TURN = "waiting_for_turn"
+FOR_A_PERSON = 60.0
+"""Seconds after which a client may ask again for what only a person brings back. Clients that wait by themselves
+wait no longer than a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +245,38 @@ class Deployment:
             state=self.shown_state(),
             hold=not served
             and not self.drained
+            and not self.failures.parked
             and ((self.should_run and coming) or self._comes_when_called(now, patience)),
-            reason=None if self.shown_reason is None else self.shown_reason.code,
-            retry_after_s=None if self.failures.delay is None else round(self.failures.delay, 1),
+            reason=None if served else self.shown_reason or self._on_its_way(now),
+            retry_after_s=None if served else self._retry_after(now),
             engines=engines,
         )
 
+    def _on_its_way(self, now: float) -> Why | None:
+        """What is being done to bring it up, and how far that is."""
+        found = self._progress(now)
+        if found is None or not self.should_run:
+            return None
+        parts = [] if found.fraction is None else [f"{found.fraction * 100:.0f} %"]
+        if found.eta_s:
+            parts.append(f"about {math.ceil(found.eta_s)} s left")
+        elif found.eta_s is not None and self.transfer is None:
+            parts = ["for longer than usual"]
+        far = f" ({', '.join(parts)})" if parts else ""
+        return Why(found.phase.value, f"{found.detail or 'it is started'}{far}; it goes on, ask again later")
+
+    def _retry_after(self, now: float) -> float | None:
+        """Seconds after which a client that is turned away may come again; None when nobody can tell."""
+        if self.failures.parked or self.suspicion is not None or (self.uncallable is not None and not self.called):
+            return FOR_A_PERSON
+        if self.failures.delay is not None:
+            return round(self.failures.delay, 1)
+        found = self._progress(now)
+        return None if found is None or not found.eta_s else float(math.ceil(found.eta_s))
+
     def _comes_when_called(self, now: float, patience: float) -> bool:
         """Whether the next request brings it up, or one that waits already has it come again."""
-        if self.desired is not Desired.ON_DEMAND or self.halted or self.called or self.failures.parked:
+        if self.desired is not Desired.ON_DEMAND or self.halted or self.called:
             return False
         retry_at = self.failures.retry_at
         free = self.uncallable is None and self.held is None

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.views import State
+from orchestrator.views import State, Why
 
 SCHEMA = 1
 
@@ -33,13 +33,14 @@ class RouteEngine:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One model: where requests go, whether they may wait, and why not when they may not."""
+    """One model: where requests go, whether they may wait, and why not when they may not. While an engine is on its
+    way `reason` is how far it is. A gateway reads its text and its hint, and an older one its text."""
 
     name: str
     aliases: tuple[str, ...]
     state: State
     hold: bool
-    reason: str | None
+    reason: Why | None
     retry_after_s: float | None
     engines: tuple[RouteEngine, ...]
 

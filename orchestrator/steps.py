@@ -123,7 +123,8 @@ class Steps:
             plan = await self._c.planning.plan(
                 d.entry, speculate=d.speculate, running=running, fetch=fetch, choose=self.ladder.choose
             )
-        except OutriderError as error:
+        except OutriderError as problem:
+            error = self._c.demand.explained(d, problem)
             self._unplanned = True
             if d.serving_engine is None:
                 if isinstance(error, DeviceMissing):

@@ -57,6 +57,6 @@ class OpsApp:
             "model": name,
             "ready": ready,
             "state": None if route is None else route.state,
-            "reason": None if route is None else route.reason,
+            "reason": None if route is None or route.reason is None else route.reason.text,
         }
         await answer_json(send, document, 200 if ready else 503)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 
+from api.gateway.table import Reason
+
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:;,]+/)+")
 JSON = (b"content-type", b"application/json")
 
 
@@ -149,21 +153,31 @@ def queue_full(model: str, limit: int, retry_after: float) -> Problem:
     )
 
 
-def hold_timeout(model: str, waited: float, reason: str | None, retry_after: float) -> Problem:
-    why = "" if reason is None else f": {reason}"
+def hold_timeout(model: str, waited: float, reason: Reason | None, retry_after: float) -> Problem:
+    why = "" if reason is None else f": {_told(reason)}"
     return Problem(
         503, "hold_timeout", f"no engine for {model} became ready within {waited:g} s{why}", retry_after=retry_after
     )
 
 
-def not_serving(model: str, state: str, reason: str | None, retry_after: float) -> Problem:
-    why = f"it is {state}" if reason is None else reason
+def not_serving(model: str, state: str, reason: Reason | None, retry_after: float) -> Problem:
+    if reason is not None:
+        why = _told(reason)
+    else:
+        why = f"it is {state}" + (f"; next: `outrider start {model}`" if state == "stopped" else "")
     return Problem(
         503,
         "model_not_ready",
         f"no engine serves {model} now: {why} (outrider ps; outrider events --deployment {model})",
         retry_after=retry_after,
     )
+
+
+def _told(reason: Reason) -> str:
+    """What is in the way, under the name that programs know, and what to do about it. Files are named without their
+    folders: those are the host's own business."""
+    code = f" [{reason.code}]" if reason.code else ""
+    return f"{_FOLDERS.sub('', reason.text)}{code}" + (f"; next: {reason.hint}" if reason.hint else "")
 
 
 def shutting_down() -> Problem:

@@ -21,6 +21,8 @@ from orchestrator.errors import Refused
 SCHEMA = 1
 LONGEST_SOCKET_PATH = 107
 """Bytes: what fits into a unix socket's address."""
+LONGEST_REASON = 600
+"""Characters of a reason, and of a hint, that clients are told."""
 
 
 class TableRefused(Refused):
@@ -44,6 +46,15 @@ class EngineRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """Why no engine serves, or what is done so that one does: a sentence, its code, and the next step."""
+
+    text: str
+    code: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRoute:
     """One public model. `hold`: requests wait while no engine admits. Seconds for `retry_after_s`."""
 
@@ -51,7 +62,7 @@ class ModelRoute:
     aliases: tuple[str, ...]
     state: str
     hold: bool
-    reason: str | None
+    reason: Reason | None
     retry_after_s: float | None
     engines: tuple[EngineRoute, ...]
 
@@ -276,9 +287,12 @@ class _Fields:
             raise self._wrong(name, "a list")
         return value
 
-    def reason(self, name: str) -> str | None:
-        """A sentence; an object in the shape of `orchestrator.views.Why` is read for its text."""
+    def reason(self, name: str) -> Reason | None:
+        """An object in the shape of `orchestrator.views.Why`, or a sentence alone, as older daemons give it."""
         value = self._value.get(name)
-        if isinstance(value, Mapping):
-            value = value.get("text")
-        return value if isinstance(value, str) and value and _is_text(value) else None
+        found = value if isinstance(value, Mapping) else {"text": value}
+        text, code, hint = (
+            one if isinstance(one, str) and one and _is_text(one) else None
+            for one in (found.get(key) for key in ("text", "code", "hint"))
+        )
+        return None if text is None else Reason(text[:LONGEST_REASON], code, hint and hint[:LONGEST_REASON])

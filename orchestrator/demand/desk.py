@@ -1,4 +1,4 @@
-"""Where requests for models that are not loaded arrive: who is called, who is unloaded, who makes way.
+"""Where requests for models that are not loaded arrive: who is called, and who is unloaded when nobody asks for it.
 
 It watches what the gateway reports and what is loaded, asks the pure modules beside it, and tells the deployments'
 actors. It changes no deployment itself and never writes `desired`.
@@ -6,23 +6,21 @@ actors. It changes no deployment itself and never writes `desired`.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from orchestrator.admission import Admission, Claim, devices_of
+from orchestrator.admission import Admission
 from orchestrator.automation import Automation
 from orchestrator.clock import Clock
 from orchestrator.config import DemandSettings
-from orchestrator.decision import Decision
-from orchestrator.demand import idle, keeping, room
+from orchestrator.demand import idle, keeping, room, words
 from orchestrator.demand.groups import Group
 from orchestrator.demand.idle import Idling
 from orchestrator.demand.keeping import Resident
-from orchestrator.demand.room import RoomStep
+from orchestrator.demand.room_queue import WAITING, RoomQueue, Seen
 from orchestrator.demand.unloading import Leaving
-from orchestrator.errors import DoesNotFit
+from orchestrator.errors import DoesNotFit, OutriderError
 from orchestrator.events import Journal
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.plan import Plan
@@ -32,9 +30,6 @@ from orchestrator.views import DemandView, Desired, RoomView, State, Why
 if TYPE_CHECKING:
     from orchestrator.actor import Actor
     from orchestrator.deployment import Deployment
-
-WAITING = "waiting_for_room"
-Seen = Callable[[State, str], None]
 
 
 class Desk:
@@ -54,7 +49,7 @@ class Desk:
         awake_since: Callable[[], float] = lambda: float("-inf"),
     ) -> None:
         self._settings, self._groups = settings, tuple(groups)
-        self._admission, self._gateway, self._journal = admission, gateway, journal
+        self._gateway, self._journal = gateway, journal
         self._automation, self._clock, self._timing = automation, clock, timing
         self._awake_since = awake_since
         """Monotonic: what was not used before that may have been, while nobody looked."""
@@ -63,18 +58,25 @@ class Desk:
         self._arrivals: dict[str, int] = {}
         self._used: dict[str, float] = {}
         """When each model was last asked for, by what the gateway said; monotonic."""
-        self._news = asyncio.Event()
-        self._queue: list[str] = []
-        """Models whose start waits for room, first come first served."""
-        self._granted: dict[str, Mapping[str, int]] = {}
-        """Bytes by device that are kept for a start until its engine has its own promise."""
         self._withheld: set[str] = set()
         """Models of which was said already what would have been done."""
+        self._room = RoomQueue(
+            actors=self._everybody,
+            resident=self.resident,
+            rules=lambda: self.rules,
+            admission=admission,
+            journal=journal,
+            clock=clock,
+            timing=timing,
+        )
         admission.yielding = self._yielding
 
     def configure(self, settings: DemandSettings, groups: Sequence[Group]) -> None:
         """Take up other settings."""
         self._settings, self._groups = settings, tuple(groups)
+
+    def _everybody(self) -> Sequence[Actor]:
+        return self.actors()
 
     # what is known of a model
 
@@ -104,7 +106,7 @@ class Desk:
             return None
         now, engine = self._clock.now(), d.serving_engine
         sizes: dict[str, int] = {}
-        for claim in self._claims(d.name):
+        for claim in self._room.claims(d.name):
             for device in claim.devices:
                 sizes[device] = sizes.get(device, 0) + claim.size
         ready_at = None if engine is None else engine.ready_at
@@ -127,12 +129,6 @@ class Desk:
             priority=d.entry.priority,
         )
 
-    def _residents(self, but: str) -> list[Resident]:
-        """All that is loaded or about to be, without `but`."""
-        found = [r for a in self.actors() if a.deployment.name != but and (r := self.resident(a.deployment))]
-        names = {r.name for r in found}
-        return found + [Resident(n, loading=True) for n in self._granted if n not in names and n != but]
-
     def _yielding(self, model: str) -> Collection[str]:
         """Models whose memory a plan of `model` may count on: they make way when it comes."""
         return {
@@ -151,11 +147,27 @@ class Desk:
             return None
         return Why("paused", f"{d.name} is paused by {by}: no request starts it", f"`outrider resume {d.name}`")
 
-    # requests
+    # room
 
     def noticed(self) -> None:
         """Something changed: whoever waits for room looks again."""
-        self._news.set()
+        self._room.noticed()
+
+    def room_for(self, d: Deployment, plan: Plan, seen: Seen) -> AbstractAsyncContextManager[None]:
+        """As `RoomQueue.room_for`."""
+        return self._room.room_for(d, plan, seen)
+
+    def preview(self, d: Deployment, plan: Plan) -> RoomView:
+        """What would have to go now so that this plan could be started. Changes nothing."""
+        return self._room.preview(d, plan)
+
+    def explained(self, d: Deployment, error: OutriderError) -> OutriderError:
+        """A plan that found no room: with those that do not make way for it."""
+        if not isinstance(error, DoesNotFit):
+            return error
+        return words.beside(error, words.lasting(self._room.residents(d.name)))
+
+    # requests
 
     def heard(self) -> None:
         """The gateway has reported: note who is used, and call who is waited for."""
@@ -223,96 +235,6 @@ class Desk:
         waits_for_room = d.reason is not None and d.reason.code == WAITING
         return waits_for_room or (not d.busy and (d.failures.parked or (retry_at is not None and retry_at > now)))
 
-    # room
-
-    @asynccontextmanager
-    async def room_for(self, d: Deployment, plan: Plan, seen: Seen) -> AsyncIterator[None]:
-        """Within it, nobody else is given the room that this plan needs. Waits for it, and has others unloaded for
-        it; raises `DoesNotFit`, which names who is in the way, when it cannot be had. To be used within the
-        deployment's own step: `seen` is told what is being waited for."""
-        needs = self._needs(plan)
-        self._queue.append(d.name)
-        try:
-            await self._make_room(d, needs, seen)
-            self._granted[d.name] = needs
-            self._queue.remove(d.name)
-            yield
-        finally:
-            self._granted.pop(d.name, None)
-            with suppress(ValueError):
-                self._queue.remove(d.name)
-            if d.reason is not None and d.reason.code == WAITING:
-                d.reason = None
-            self.noticed()
-
-    async def _make_room(self, d: Deployment, needs: Mapping[str, int], seen: Seen) -> None:
-        begun = self._clock.now()
-        said: object = None
-        while True:
-            decision = self._decide(d, needs, self._clock.now() - begun)
-            if decision.action is RoomStep.READY:
-                return
-            if decision.action is RoomStep.REFUSE:
-                raise no_room(d.name, decision)
-            text = _waiting_text(d.name, decision)
-            d.reason = Why(WAITING, text)
-            seen(State.CREATING, text)
-            if decision.action is RoomStep.EVICT:
-                self._granted[d.name] = needs
-                await self._evict(d, decision)
-            elif said != decision.reason:
-                said = decision.reason
-                self._say(d, WAITING, text, decision.evidence)
-            await self._until_news(decision)
-
-    def _decide(self, d: Deployment, needs: Mapping[str, int], waited: float) -> Decision[RoomStep]:
-        decision = room.decide(self._asked(d, needs, waited), self._residents(d.name), self.rules)
-        first = self._queue[0] if self._queue else d.name
-        if first != d.name and decision.action is RoomStep.EVICT:
-            return Decision(RoomStep.WAIT, "queued", {**decision.evidence, "after": first})
-        return decision
-
-    def _needs(self, plan: Plan) -> Mapping[str, int]:
-        return dict.fromkeys(devices_of(plan, self._admission.facts), plan.expected_memory.total)
-
-    def _asked(self, d: Deployment, needs: Mapping[str, int], waited: float) -> room.Asked:
-        free: dict[str, int] = {}
-        for device in needs:
-            left = self._admission.free((device,))
-            if left is not None:
-                kept = sum(n.get(device, 0) for m, n in self._granted.items() if m != d.name and not self._promised(m))
-                free[device] = max(0, left - kept)
-        return room.Asked(d.name, needs, free, waited)
-
-    def _promised(self, model: str) -> bool:
-        """Whether its start has its own promise by now."""
-        return bool(self._claims(model))
-
-    def _claims(self, model: str) -> list[Claim]:
-        return [claim for claim in self._admission.claims().values() if claim.model == model]
-
-    async def _evict(self, d: Deployment, decision: Decision[RoomStep]) -> None:
-        going = [str(name) for name in _list(decision.evidence["evict"])]
-        drained = set(_list(decision.evidence["drain"]))
-        for actor in self.actors():
-            name = actor.deployment.name
-            if name not in going:
-                continue
-            text = f"{name} makes room for {d.name}" + (" once its last answers have ended" if name in drained else "")
-            limit = self._timing.drain if name in drained else self._timing.unload_drain
-            self._say(actor.deployment, "evicted", text, {"by": d.name, "why": decision.reason, **decision.evidence})
-            await actor.let_go(Leaving("evicted", text, limit, by=d.name))
-
-    async def _until_news(self, decision: Decision[RoomStep]) -> None:
-        again = decision.evidence.get("again_in_s")
-        pause = self._timing.demand_period
-        if isinstance(again, int | float):
-            pause = min(pause, max(0.001, float(again)))
-        self._news.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await self._news.wait()
-
     # what is shown
 
     def view(self, d: Deployment) -> DemandView | None:
@@ -335,67 +257,6 @@ class Desk:
             pinned=d.entry.pinned,
             groups=tuple(g.name for g in self._groups if d.name in g.members),
         )
-
-    def preview(self, d: Deployment, plan: Plan) -> RoomView:
-        """What would have to go now so that this plan could be started. Changes nothing."""
-        needs = self._needs(plan)
-        if d.serving_engine is not None:
-            return RoomView(d.name, "ready", "serving", needs, {}, (), {})
-        decision = room.decide(self._asked(d, needs, 0.0), self._residents(d.name), self.rules)
-        kept = decision.evidence.get("kept")
-        free = decision.evidence["free_bytes"]
-        return RoomView(
-            deployment=d.name,
-            action=decision.action.value,
-            reason=decision.reason,
-            needed_bytes=needs,
-            free_bytes=dict(free) if isinstance(free, Mapping) else {},
-            evict=tuple(str(name) for name in _list(decision.evidence.get("evict"))),
-            kept={n: Why(w["code"], w["text"]) for n, w in kept.items()} if isinstance(kept, Mapping) else {},
-        )
-
-
-def no_room(model: str, decision: Decision[RoomStep]) -> DoesNotFit:
-    """Why it cannot come while things are as they are, and who is in the way."""
-    kept = decision.evidence.get("kept")
-    reasons = [str(w["text"]) for w in kept.values()] if isinstance(kept, Mapping) else []
-    groups = _list(decision.evidence.get("groups"))
-    what = (
-        f"the group {' and '.join(map(str, groups))} is taken" if decision.reason == "group_taken" else _bytes(decision)
-    )
-    error = DoesNotFit(
-        f"there is no room for {model}: {what}" + (f"; {'; '.join(reasons)}" if reasons else ""),
-        hint=f"`outrider ps` shows what is loaded; `outrider start --dry-run {model}` what would make way",
-        evidence=decision.evidence,
-    )
-    error.retryable = True  # it may come when something else has gone
-    return error
-
-
-def _bytes(decision: Decision[RoomStep]) -> str:
-    needed, free = decision.evidence["needed_bytes"], decision.evidence["free_bytes"]
-    assert isinstance(needed, Mapping)
-    assert isinstance(free, Mapping)
-    short = [
-        f"it needs {size / 2**30:.2f} GiB and {free[d] / 2**30:.2f} are left on {d}"
-        for d, size in needed.items()
-        if d in free and size > free[d]
-    ]
-    return "; ".join(short)
-
-
-def _waiting_text(model: str, decision: Decision[RoomStep]) -> str:
-    if decision.action is RoomStep.EVICT:
-        return f"making room: {', '.join(map(str, _list(decision.evidence['evict'])))} is unloaded for {model}"
-    if decision.reason == "queued":
-        return f"waiting for room: {decision.evidence['after']} is before it"
-    kept = decision.evidence.get("kept")
-    reasons = [str(w["text"]) for w in kept.values()] if isinstance(kept, Mapping) else []
-    return f"waiting for room: {'; '.join(reasons)}"
-
-
-def _list(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _code(why: Why | None) -> str | None:

@@ -84,7 +84,7 @@ def decide(asked: Asked, residents: Sequence[Resident], rules: Rules) -> Decisio
     able = [r for r in others if reasons[r.name] is None]
     drained = [r for r in others if _has_had_its_turn(r, asked, rules)]
     numbers["kept"] = {
-        r.name: {"code": why.code, "text": why.text}
+        r.name: {"code": why.code, "text": why.text, "hint": why.hint}
         for r in others
         if demand.useful(r) and (why := reasons[r.name]) is not None
     }

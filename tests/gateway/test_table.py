@@ -63,15 +63,17 @@ def test_what_is_new_is_read_over_and_what_is_missing_has_a_meaning() -> None:
                 **TABLE,
                 "future": 1,
                 "models": [
-                    {"name": "m", "state": "hibernating", "reason": {"code": "c", "text": "why", "hint": None}},
+                    {"name": "m", "state": "hibernating", "reason": {"code": "c", "text": "why", "hint": "do"}},
+                    {"name": "o", "state": "failed", "reason": "an older daemon's"},
                     {"name": "n", "state": "ready", "retry_after_s": 3, "engines": [{**ENGINE, "weight": 2}]},
                 ],
             }
         )
     )
     assert read.models[0].engines == ()
-    assert read.models[0].reason == "why"
-    assert read.models[1].retry_after_s == 3.0
+    assert read.models[0].reason == table.Reason("why", "c", "do")
+    assert read.models[1].reason == table.Reason("an older daemon's")
+    assert read.models[2].retry_after_s == 3.0
 
 
 @pytest.mark.parametrize(
