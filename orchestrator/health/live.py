@@ -85,6 +85,8 @@ def decide(question: Question) -> Decision[Live]:
         return Decision(Live.STALLED, "engine_stalled", evidence)
     if holding:
         return Decision(Live.SUSPECT, f"only_{holding[0].witness.value}", evidence)
+    if seen.held_back:
+        return Decision(Live.LIVE, "clients_read_slowly", evidence)
     return Decision(Live.LIVE, "progress", evidence)
 
 

@@ -37,12 +37,14 @@ class Delivery:
     ago (monotonic time of it) the oldest of them was sent, `data_at` when data last came from the engine for anybody.
 
     `flowing` have been given something; `awaiting` are streams without a first byte, `answers` come in one piece.
+    `paused` are not counted: their client reads more slowly than the engine writes.
     """
 
     in_flight: int
     flowing: int = 0
     awaiting: int = 0
     answers: int = 0
+    paused: int = 0
     since: float | None = None
     data_at: float | None = None
     ahead: Ahead = field(default_factory=Ahead)
@@ -100,6 +102,13 @@ class Seen:
         return max(t for t in (self.since, data, self.canary.ok_at) if t is not None)
 
     @property
+    def held_back(self) -> bool:
+        """Whether clients that do not read may have every slot: an engine that waits for them with its next token
+        shows no progress, gives others nothing, uses no CPU and answers no canary. The gateway ends who takes nothing
+        (`unread_s`)."""
+        return self.delivery is not None and self.delivery.paused >= self.parallel
+
+    @property
     def work_since(self) -> float | None:
         """Since when it has had work; None while it has none that is known of."""
         began = []
@@ -134,10 +143,14 @@ class Sign:
         }
 
 
+OF_SLOTS = frozenset({"delivery", "frozen", "canary", "idle"})
+"""Signs that an engine shows as well when its clients hold it back."""
+
+
 def signs(seen: Seen) -> tuple[Sign, ...]:
     """All signs that there are, those that do not hold yet among them."""
     found = (_delivery(seen), _engine(seen), _canary(seen), _kernel(seen))
-    return tuple(sign for sign in found if sign is not None)
+    return tuple(sign for sign in found if sign is not None and not (seen.held_back and sign.code in OF_SLOTS))
 
 
 def _delivery(seen: Seen) -> Sign | None:

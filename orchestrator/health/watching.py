@@ -234,6 +234,7 @@ class HealthWatch:
                 flowing=int(number.get("flowing", 0)),
                 awaiting=int(number.get("awaiting", 0)),
                 answers=answers,
+                paused=int(number.get("paused", 0)),
                 since=None if oldest is None else at - oldest,
                 data_at=self._c.gateway.data_at(engine.id),
                 ahead=ahead,

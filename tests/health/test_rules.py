@@ -95,6 +95,26 @@ CASES: dict[str, tuple[Seen, Live]] = {
         seen(delivery=Delivery(3, since=None, data_at=NOW - 600), progress=ANSWERS, moved_at=NOW - 600),
         Live.LIVE,
     ),
+    "clients that read slowly have both slots, and others wait for one": (
+        seen(
+            parallel=2,
+            delivery=stream(600, flowing=0, awaiting=3, paused=2, data=600),
+            progress=ANSWERS,
+            moved_at=NOW - 600,
+            canary=Asked(pending=NOW - 500),
+            kernel=Kernel(idle_since=NOW - 600),
+        ),
+        Live.LIVE,
+    ),
+    "one of two slots is a slow client's, and the other does nothing": (
+        seen(
+            parallel=2,
+            delivery=stream(600, flowing=0, awaiting=3, paused=1, data=600),
+            progress=ANSWERS,
+            moved_at=NOW - 600,
+        ),
+        Live.STALLED,
+    ),
     "a gateway that was not heard of": (seen(delivery=None, progress=ANSWERS, moved_at=NOW - 600), Live.LIVE),
     "an answer in one piece, and time for it": (
         seen(delivery=stream(500, flowing=0, answers=1), answer_limit=900.0, progress=ANSWERS, moved_at=NOW),

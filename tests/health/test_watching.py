@@ -6,8 +6,10 @@ one stands in. A stopped process is a real one.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -59,6 +61,34 @@ class Asking:
 
     def done(self) -> bool:
         return not self.thread.is_alive()
+
+
+class SlowReader:
+    """A client that reads a few bytes a second of a stream, with the least room in its kernel."""
+
+    def __init__(self, stack: Stack, tokens: int) -> None:
+        body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "max_tokens": tokens, "stream": True}
+        said = json.dumps(body).encode()
+        self.read = 0
+        self._over = threading.Event()
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        self._socket.settimeout(60)
+        self._socket.connect(("127.0.0.1", stack.gateway_port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(said)}\r\n\r\n"
+        self._socket.sendall(head.encode() + said)
+        assert self._socket.recv(12) == b"HTTP/1.1 200"
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        while not self._over.wait(0.25):
+            self.read += len(self._socket.recv(2))
+
+    def leave(self) -> None:
+        self._over.set()
+        self.thread.join()
+        self._socket.close()
 
 
 @pytest.fixture
@@ -215,6 +245,62 @@ def test_a_saturated_engine_is_no_stall(fake: tuple[Stack, Script]) -> None:
     until_sync(lambda: all(a.done() for a in all_of_them), TIMING.stall * 3 + 20, "all are answered")
     assert all("[DONE]" in a.text for a in all_of_them)
     untouched(stack)
+
+
+def live_reasons(stack: Stack, seconds: float) -> set[str]:
+    """Every reason of the verdict *live* that is shown in so many seconds; nothing is done to the engine meanwhile."""
+    reasons: set[str] = set()
+    limit = time.monotonic() + seconds
+
+    def over() -> bool:
+        verdict = stack.deployment("m")["engine"]["verdicts"]["live"]
+        reasons.add(verdict["reason"])
+        assert verdict["holds"] is True
+        return time.monotonic() > limit
+
+    until_sync(over, seconds + 10, "it is looked at for so long")
+    untouched(stack)
+    return reasons
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)  # what the kernel keeps for each of them has to fill up first
+def test_slow_clients_that_hold_every_slot_are_no_stall(fake: tuple[Stack, Script]) -> None:
+    """An engine that waits with its next token for clients that read a few bytes a second: no progress, no CPU, and
+    those that wait for a slot get nothing."""
+    stack, script = fake
+    script.write(tps=100_000, lump_counters=True)
+    slow = [SlowReader(stack, tokens=1_000_000) for _ in range(2)]
+
+    def held_back() -> bool:
+        return bool(stack.deployment("m")["engine"]["verdicts"]["live"]["reason"] == "clients_read_slowly")
+
+    until_sync(held_back, 90, "the engine is held back")
+    waits = Asking(stack, tokens=5)
+    assert live_reasons(stack, BOUND * 2) == {"clients_read_slowly"}
+    assert all(one.read for one in slow)
+    assert not waits.done(), "every slot is taken"
+    for one in slow:
+        one.leave()
+    until_sync(waits.done, 30, "it has its turn")
+    assert "[DONE]" in waits.text
+    untouched(stack)
+
+
+@pytest.mark.slow
+def test_a_slow_client_of_a_real_engine_is_no_stall(
+    make_stack: MakeStack, embedded_image: str, test_models: Path
+) -> None:
+    """llama.cpp goes on without the client, and its only slot is free again while the client still reads."""
+    stack = make_stack(scale=SCALE)
+    stack.define("m", test_models / g.TARGET, method="none")
+    with stack:
+        stack.start("m")
+        slow = SlowReader(stack, tokens=1500)
+        until_sync(lambda: slow.read, 30, "its answer has begun")
+        assert live_reasons(stack, BOUND * 1.5) <= {"progress", "clients_read_slowly"}
+        assert stack.text("m", 8) == ALPHABET[:8], "the slot is free"
+        slow.leave()
 
 
 @pytest.mark.slow
