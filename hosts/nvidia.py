@@ -111,9 +111,11 @@ def unanswered(error: ChildFailed) -> Problem:
     """The child hung, crashed or could not be started."""
     if isinstance(error, ChildTimeout):
         code, hint = meaning(10)
+        text = f"the driver hangs: {error.summary()}"
     else:
         code, hint = "nvml_crashed", "run `nvidia-smi`; reinstall the driver"
-    return Problem(code, VENDOR, error.summary(), hint)
+        text = error.summary()
+    return Problem(code, VENDOR, text, hint)
 
 
 def interpret(answer: Mapping[str, Any], sign: Sign, specs: tuple[cdi.CdiSpec, ...], memory: Memory) -> Found:

@@ -8,7 +8,7 @@ it left is found and taken down by the next decision.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -58,6 +58,8 @@ class Actor:
         self._retire: set[int] = set()
         self._flight = Flight()
         self._defects = Defects(deployment.name, context.journal)
+        self._waits = False
+        """It was told that it waits for a device."""
         self._cut = False
         """An engine was failed from outside: a step that brings it up is called off."""
 
@@ -250,6 +252,8 @@ class Actor:
                 self._take_messages()
                 self._notice_exits()
                 decision = self._decide()
+                if self._work is None:
+                    self._tell_that_it_waits(decision)
                 if self._work is None and decision.action not in (Step.SETTLED, Step.WAIT):
                     self._begin(decision)
                 self.publish()
@@ -299,12 +303,10 @@ class Actor:
                 engine.move(State.FAILED)
                 if self.deployment.serving == engine.generation:
                     self.deployment.serving = None
-                self._context.journal.emit(
-                    "lifecycle",
+                self._emit(
                     "engine_ended",
                     f"{engine.name} ended {'by itself' if engine.verdict is None else f'({engine.verdict.code})'}",
-                    deployment=self.deployment.name,
-                    evidence={"generation": engine.generation, "container": engine.container_id, "pid": engine.pid},
+                    {"generation": engine.generation, "container": engine.container_id, "pid": engine.pid},
                 )
 
     def _look_at_devices(self) -> None:
@@ -313,14 +315,22 @@ class Actor:
         before, d.barred = d.barred, self._context.devices.bar(d)
         if before is not None and d.barred is None:
             d.failures = backoff.Failures()
-        if d.should_run and (before is None) != (d.barred is None):
-            self._context.journal.emit(
-                "lifecycle",
-                "held" if d.barred is not None else "held_over",
-                f"{d.name} is not started: {d.barred.text}" if d.barred else f"{d.name} may be started again",
-                deployment=d.name,
-                evidence={} if d.barred is None else {"code": d.barred.code, "hint": d.barred.hint},
-            )
+            if self._waits and d.should_run:
+                self._emit("held_over", f"{d.name} may be started again")
+            self._waits = False
+
+    def _tell_that_it_waits(self, decision: Decision[Step]) -> None:
+        """For a device, once nothing else is left to do: what failed was told before, and another GPU was asked for."""
+        barred = self.deployment.barred
+        if barred is None or self._waits or decision.action is not Step.WAIT or decision.reason != barred.code:
+            return
+        self._waits = True
+        evidence = {"code": barred.code, "hint": barred.hint}
+        self._emit("held", f"{self.deployment.name} is not started: {barred.text}", evidence)
+
+    def _emit(self, code: str, text: str, evidence: Mapping[str, object] | None = None) -> None:
+        name = self.deployment.name
+        self._context.journal.emit("lifecycle", code, text, deployment=name, evidence=evidence or {})
 
     def take_turn(self) -> None:
         """Let the next one start when this one is through, and see who is before it."""
@@ -346,7 +356,10 @@ class Actor:
                 self._retire.discard(generation)
             elif d.should_run:
                 return Decision(Step.STOP, "restart", {"generation": generation})
-        if self._replan is not None and d.should_run and self._work is None and (d.held is None or d.serving_engine):
+        elsewhere = self._steps.elsewhere.cause() if self._work is None else None
+        self._replan = self._replan or elsewhere
+        free = d.held is None or d.serving_engine or elsewhere
+        if self._replan is not None and d.should_run and self._work is None and free:
             return Decision(Step.PLAN, self._replan.reason)
         return lifecycle.decide(d.situation(now))
 
@@ -374,12 +387,7 @@ class Actor:
         if work is None or step is None:
             return
         if not work.done() and step.action in ABORTABLE and self._must_abort():
-            self._context.journal.emit(
-                "lifecycle",
-                "start_aborted",
-                f"{self.deployment.name}: {step.action} called off",
-                deployment=self.deployment.name,
-            )
+            self._emit("start_aborted", f"{self.deployment.name}: {step.action} called off")
             await _cancelled(work)
         if work.done():
             self._work, self._step = None, None

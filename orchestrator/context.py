@@ -11,8 +11,10 @@ from orchestrator.admission import Admission
 from orchestrator.automation import Automation
 from orchestrator.clock import Clock
 from orchestrator.config import DemandSettings, GuardSettings
+from orchestrator.decision import Decision
 from orchestrator.demand.groups import Group
 from orchestrator.deployment import Deployment
+from orchestrator.device_policy import Lost
 from orchestrator.device_wait import DeviceWait
 from orchestrator.errors import OutriderError
 from orchestrator.events import Journal
@@ -37,6 +39,15 @@ class Devices(Protocol):
 
     def bar(self, deployment: Deployment) -> Why | None:
         """Why it must not be started now; None when nothing is in the way."""
+
+    def after_loss(self, plan: Plan) -> Decision[Lost]:
+        """Whether a plan whose GPU is lost may be made anew for those that are left."""
+
+    def taken(self, plan: Plan) -> frozenset[str]:
+        """The PCI addresses of the GPUs that a plan takes."""
+
+    def named(self, pci: str) -> str:
+        """A GPU as a person knows it."""
 
 
 class Room(Protocol):

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from hosts.device_health import WELL, Health, Verdict
 from hosts.facts import QUARANTINED, Accelerator, HostFacts
 from orchestrator import device_policy
+from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
-from orchestrator.device_policy import Gpu, Start, Wish
+from orchestrator.device_need import Device
+from orchestrator.device_policy import Gpu, Lost, Start, Wish
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Plan
 from orchestrator.views import Why
@@ -48,6 +50,24 @@ class DeviceGate:
         """The PCI addresses of the GPUs that a plan takes."""
         return frozenset(gpu.pci for gpu in self.gpus() if gpu.taken_by(plan.devices))
 
+    def named(self, pci: str) -> str:
+        """A GPU as a person knows it: name, address and UUID."""
+        gpu = next((a for a in self._facts().accelerators if a.pci == pci), None)
+        if gpu is None:
+            return f"GPU {pci}"
+        return f"{Device.of(gpu)}" + ("" if gpu.uuid is None else f" ({gpu.uuid})")
+
+    def loss(self, pci: str, verdict: Verdict) -> str:
+        """That a GPU is lost, and how that is known."""
+        said, name = f"GPU {pci} is lost", self.named(pci)
+        return (
+            verdict.text.replace(said, f"{name} is lost") if said in verdict.text else f"{name} is lost: {verdict.text}"
+        )
+
+    def after_loss(self, plan: Plan) -> Decision[Lost]:
+        """Whether a plan whose GPU is lost may be made anew for those that are left."""
+        return device_policy.after_loss(plan.devices, self.gpus())
+
     def bar(self, deployment: Deployment) -> Why | None:
         """Why the deployment must not be started now; None when nothing is in the way."""
         lost = any(v.health is Health.LOST for v in self.verdicts.values())
@@ -67,7 +87,7 @@ class DeviceGate:
             held = next(gpu.held for gpu in self.gpus() if gpu.pci == pci)
             return Why(HELD, held or "", "`outrider issues` names who holds it; it starts by itself when that is gone")
         verdict = self.verdicts[pci]
-        return Why(decision.reason, f"GPU {pci}: {verdict.text}", verdict.hint)
+        return Why(decision.reason, self.loss(pci, verdict), verdict.hint)
 
 
 def _held(gpu: Accelerator) -> str | None:

@@ -22,6 +22,7 @@ _MUTE = frozenset({"engine_exited", "engine_killed", "engine_aborted", "engine_c
 """Codes of ends that say nothing of their cause."""
 _RESETS = frozenset({"amdgpu_timeout", "amdgpu_reset"})
 _CDI = "nvidia.com/"
+GPU_LOST = "gpu_lost"
 
 
 SHARED = frozenset({"/dev/kfd"})
@@ -82,11 +83,38 @@ def start(wish: Wish, gpus: Sequence[Gpu], mismatch: bool) -> Decision[Start]:
     elif len(lost) < len(gpus) or (wish.devices is not None and not blind):
         lost = []
     if lost:
-        return Decision(Start.HOLD, "gpu_lost", {"gpu": lost[0].pci})
+        return Decision(Start.HOLD, GPU_LOST, {"gpu": lost[0].pci})
     held = next((gpu for gpu in gpus if gpu.held is not None), None)
     if held is not None and wish.devices != () and all(gpu.held or gpu.verdict.health is Health.LOST for gpu in gpus):
         return Decision(Start.HOLD, "gpu_memory_held", {"gpu": held.pci})  # with another one a new plan is made
     return Decision(Start.GO, "devices_well")
+
+
+class Lost(StrEnum):
+    """What is to be done about a deployment whose GPU is lost."""
+
+    WAIT = "wait"
+    """For that GPU: there is no other that could take it."""
+    ASK = "ask"
+    """Others are well: the planner says whether they take it."""
+
+
+def after_loss(devices: Sequence[str], gpus: Sequence[Gpu]) -> Decision[Lost]:
+    """Whether a plan with these devices, of which a GPU is lost, may be made anew for the GPUs that are left.
+
+    Whether it fits there is the planner's to say, and whether they are of the kind that the model needs is
+    `device_need`'s.
+    """
+    gone = [gpu.pci for gpu in gpus if gpu.verdict.health is Health.LOST and gpu.taken_by(devices)]
+    left = [
+        gpu.pci
+        for gpu in gpus
+        if gpu.seen and gpu.devices and gpu.held is None and gpu.verdict.health is not Health.LOST
+    ]
+    evidence: Mapping[str, object] = {"lost": gone, "left": left}
+    if not gone:
+        return Decision(Lost.WAIT, "not_lost", evidence)
+    return Decision(Lost.ASK, "others_are_well", evidence) if left else Decision(Lost.WAIT, "no_other_gpu", evidence)
 
 
 def _needs_nvidia(wish: Wish, gpus: Sequence[Gpu], blind: bool) -> bool:

@@ -272,6 +272,7 @@ class DeviceWatch:
         self._t.host.set_health(gate.verdicts)
         for pci, verdict in gate.verdicts.items():
             self._show(pci, before.get(pci, WELL), verdict)
+            self._tell_users(pci, before.get(pci, WELL), verdict)
             if verdict.health is Health.LOST:
                 self._fail_engines(pci, verdict)
         self._show_mismatch()
@@ -294,6 +295,23 @@ class DeviceWatch:
             evidence={"reason": verdict.reason, **verdict.evidence},
         )
 
+    def _tell_users(self, pci: str, before: Verdict, verdict: Verdict) -> None:
+        """The stories of those whose engines run on it. That it is not well ends nothing: they may serve as before."""
+        ill, was = verdict.health is Health.DEGRADED, before.health is Health.DEGRADED
+        if ill == was or verdict.health is Health.LOST:
+            return
+        name = self._t.gate.named(pci)
+        for engine in self._engines():
+            if pci not in self._t.gate.taken(engine.plan):
+                continue
+            self._t.journal.emit(
+                "device",
+                "gpu_unwell" if ill else "gpu_well",
+                f"{name} is not well: {verdict.text}; nothing is stopped for it" if ill else f"{name} is well again",
+                deployment=engine.deployment,
+                evidence={"gpu": pci, "reason": verdict.reason, **verdict.evidence} if ill else {"gpu": pci},
+            )
+
     def _show_mismatch(self) -> None:
         mismatch, code = self._t.gate.mismatch, Health.DRIVER_MISMATCH.value
         if mismatch is None:
@@ -309,7 +327,7 @@ class DeviceWatch:
             return  # an engine that runs has the driver that it began with
         error = EngineFailed(
             "gpu_lost",
-            f"GPU {pci} is lost: {verdict.text}",
+            self._t.gate.loss(pci, verdict),
             hint=verdict.hint,
             evidence={"gpu": pci, "reason": verdict.reason, **verdict.evidence},
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hosts import amd_sysfs, cdi, gpu_users, nvidia
 from hosts.device_health import Health, Verdict
@@ -43,6 +43,8 @@ class HostWatch:
         self._own: tuple[Problem, ...] = ()
         self._probes = 0
         self._quarantined: dict[str, str] = {}
+        self._read_at = {a.pci: self._clock.now() for a in facts.accelerators}
+        """When each GPU answered last (monotonic)."""
         self._cdi: cdi.Signature | None = None
         """The CDI files as they were before the last look at the machine; None: nobody knows."""
 
@@ -65,6 +67,21 @@ class HostWatch:
             self._facts, accelerators=tuple(_left_alone(a, self._quarantined) for a in self._facts.accelerators)
         )
 
+    def shown(self) -> HostFacts:
+        """The facts for a person: each GPU with `age_s`, the seconds since it answered last, and `stale`, whether
+        that is too long ago to rely on. A driver that hangs leaves the last facts as they are, and old."""
+        facts, now = self.facts(), self._clock.now()
+        return dataclasses.replace(
+            facts, accelerators=tuple(self._aged(a, now - self._read_at.get(a.pci, now)) for a in facts.accelerators)
+        )
+
+    def _aged(self, gpu: Accelerator, age: float) -> Accelerator:
+        stale = age > self._timing.reading_stale
+        return dataclasses.replace(gpu, details={**gpu.details, "age_s": round(age, 1), "stale": stale})
+
+    def _answered(self, gpus: Iterable[str]) -> None:
+        self._read_at |= dict.fromkeys(gpus, self._clock.now())
+
     def set_quarantined(self, devices: Mapping[str, str]) -> None:
         """Show which GPUs are left alone for now, by PCI address, each with its sentence."""
         self._quarantined = dict(devices)
@@ -85,6 +102,7 @@ class HostWatch:
             sample = await asyncio.to_thread(self._telemetry.sample, self._facts, self._timing.probe_call, asked)
             last = self._ring.newest
             reading = telemetry.read(sample, engines, None if last is None else last.value)
+            self._answered(sample.gpus)
             self._ring.add(reading, at=self._clock.now(), wall=self._clock.wall())
             now = self._facts  # others may have changed them meanwhile
             self._facts = dataclasses.replace(
@@ -104,6 +122,7 @@ class HostWatch:
             self._cdi = await asyncio.to_thread(cdi.signature, self._roots)
             found = await asyncio.to_thread(probe, self._roots, deadline=self._timing.probe_call)
             now = {a.pci for a in found.accelerators}
+            self._answered(now)
             # one of NVIDIA's that is silent now stays known, as in `renew`: whoever watches it says that it is lost;
             # one of AMD's where its files gave no answer
             mute = {nvidia.VENDOR, *(p.vendor for p in found.problems if p.code == amd_sysfs.TIMEOUT)}
@@ -151,6 +170,7 @@ class HostWatch:
             others = [a for a in self._facts.accelerators if a.vendor != nvidia.VENDOR]
             before = [a for a in self._facts.accelerators if a.vendor == nvidia.VENDOR]
             now = {a.pci for a in found.accelerators}
+            self._answered(now)
             mine = (
                 *(gpu_users.named(self._roots, a) for a in found.accelerators),
                 *(a for a in before if a.pci not in now),

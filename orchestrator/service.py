@@ -213,7 +213,7 @@ class Outrider(Told):
         )
 
     async def host(self) -> HostFacts:
-        return self._p.host.facts()
+        return self._p.host.shown()
 
     async def telemetry(self, *, since: int = 0, limit: int | None = None) -> Sequence[TelemetryView]:
         return self._p.host.telemetry(since, limit)

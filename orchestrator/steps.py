@@ -22,6 +22,7 @@ from orchestrator.crash_points import Place, reached
 from orchestrator.decision import Decision
 from orchestrator.demand.unloading import emptied
 from orchestrator.deployment import Deployment, Transfer
+from orchestrator.device_move import Elsewhere
 from orchestrator.engine import SOCKET_NAME, Engine, new_id, new_key, socket_folder
 from orchestrator.errors import (
     MEMORY_GUARD,
@@ -61,6 +62,7 @@ class Steps:
         self._unplanned = False
         """The last attempt to plan failed."""
         self.ladder = Climber(deployment, context)
+        self.elsewhere = Elsewhere(deployment, context)
         self._switching = SwitchStep(deployment, context, publish, self)
 
     async def perform(self, decision: Decision[Step], cause: Cause | None) -> None:
@@ -113,7 +115,7 @@ class Steps:
     # plan
 
     async def _plan(self, cause: Cause) -> None:
-        d = self._d
+        d, lost = self._d, self.elsewhere.lost()
         self._seen(State.CREATING, "planning")
         try:
             # the governor takes speculation off what runs; anybody else asks for what is best now
@@ -125,6 +127,9 @@ class Steps:
             )
         except OutriderError as problem:
             error = self._c.demand.explained(d, problem)
+            if lost is not None:
+                self.elsewhere.stays(error)  # that it fits nowhere else is no failure of its own: it waits as before
+                return
             self._unplanned = True
             if d.serving_engine is None:
                 if isinstance(error, DeviceMissing):
@@ -146,6 +151,8 @@ class Steps:
                 "plan_unchanged", f"{d.name}: the plan launches the same ({cause.reason})", evidence={"by": cause.by}
             )
             return
+        if lost is not None:
+            self.elsewhere.goes(lost, plan)
         d.wanted = plan
         d.last_start_s = await self._c.store.start_seconds(plan.digest, d.name)
         self._cause = cause

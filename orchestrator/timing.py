@@ -44,6 +44,7 @@ class Timing:
     engine_poll: float = 0.1
     engine_poll_max: float = 2.0
     telemetry_period: float = 5.0
+    reading_stale: float = 15.0  # what was read of a GPU longer ago than this is marked as old
     device_look: float = 45.0  # before a driver that was absent or broken is asked again
     disk_period: float = 30.0
     canary_look: float = 15.0  # whether engines draft as their plans say
@@ -103,6 +104,7 @@ _SCALED = (
     "engine_poll",
     "engine_poll_max",
     "telemetry_period",
+    "reading_stale",
     "device_look",
     "disk_period",
     "canary_look",

@@ -134,8 +134,10 @@ def issues(ctx: typer.Context, as_json: Json = False) -> None:
 
 def _unwell(gpu: Mapping[str, Any]) -> str:
     """How a GPU is, if not well."""
-    health = (gpu.get("details") or {}).get("health", "ok")
-    return "" if health == "ok" else f", {str(health).upper()} (`outrider issues`)"
+    details = gpu.get("details") or {}
+    health = details.get("health", "ok")
+    old = f", last read {duration(details['age_s'])} ago" if details.get("stale") else ""
+    return old if health == "ok" else f"{old}, {str(health).upper()} (`outrider issues`)"
 
 
 def host_lines(host: Mapping[str, Any]) -> list[str]:

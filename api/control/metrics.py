@@ -174,6 +174,13 @@ def _host(host: HostFacts) -> Iterator[Metric]:
             for kind, value in (("total", a.memory_total), ("free", a.memory_free))
         ],
     )
+    ages = [(a.pci, a.details.get("age_s")) for a in host.accelerators]
+    yield _gauge(
+        "outrider_accelerator_age_seconds",
+        "How long ago the accelerator answered last: what is shown of it is as old.",
+        ("pci",),
+        [((pci,), age) for pci, age in ages if isinstance(age, int | float)],
+    )
 
 
 def _deployments(found: Sequence[DeploymentView]) -> Iterator[Metric]:

@@ -28,18 +28,18 @@ _CODES = {
         """,
     Part.TROUBLE: """
         failed engine_ended waiting_device plan_failed drain_cut_short podman_unreachable database_set_aside not_noted
-        not_removed engine_stopped engine_not_gone not_killed held not_ready network_path_broken invariant_broken
-        image_pull_failed pull_stopped
+        not_removed engine_stopped engine_not_gone not_killed held no_other_gpu not_ready network_path_broken
+        invariant_broken image_pull_failed pull_stopped
         """,
     Part.FOUND: """
         busy engine_stalled engine_unresponsive would_restart would_retry_same would_next_rung would_drop would_resume
         call_withheld unload_withheld unload_called_off waiting_for_room switch_too_costly load_extended
-        canary_passed canary_left_out combination_refuted draft_clamped gpu_found
+        canary_passed canary_left_out combination_refuted draft_clamped gpu_found gpu_unwell gpu_well
         daemon_stopped host_slept clock_set
         """,
     Part.DONE: """
         started ended adopt prove remove planned plan_unchanged starting proving_again starting_in_turn start_aborted
-        drained stopped stop_escalated left_over_killed memory_free engine_gone climbed_down climbed_up
+        drained stopped stop_escalated left_over_killed memory_free engine_gone other_gpu climbed_down climbed_up
         switch_started switch_taken_back speculation_dropped speculation_resumed
         called call_forgotten idle_unload evicted reloaded pruned removed weights_pulled weights_moved
         image_pinned image_unpinned image_removed image_pulled image_pull_started image_pull_cancelled image_pull_again

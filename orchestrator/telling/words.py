@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from orchestrator.telling.amounts import duration, size
 from orchestrator.views import Event
 
+OURSELVES = "outrider"
+"""Who acts when nobody asked."""
 _ENDINGS = {
     "failed": "after the failure",
     "desired_stopped": "as asked",
@@ -81,7 +83,8 @@ def _planned(event: Event) -> str:
     memory = event.evidence.get("expected_bytes")
     room = f"; {size(memory)} of memory expected" if isinstance(memory, int | float) else ""
     cause, by = event.evidence.get("cause"), event.evidence.get("by")
-    why = f", because of {str(cause).replace('_', ' ')} by {by}" if cause not in (None, "no_plan") else ""
+    whose = "" if by == OURSELVES else f" by {by}"
+    why = f", because of {str(cause).replace('_', ' ')}{whose}" if cause not in (None, "no_plan") else ""
     return f"the plan is {_method(_bare(event))}{room}{why}"
 
 

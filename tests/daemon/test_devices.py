@@ -4,102 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hosts import pci
 from hosts.device_events import DeviceEvent
 from hosts.device_health import MISSES, STEADY
-from hosts.facts import Accelerator, Cpu, HostFacts, Memory, Problem
-from hosts.gpu_sample import GpuProcess, GpuSample
+from hosts.facts import Problem
+from hosts.gpu_sample import GpuSample
 from hosts.telemetry import Sample
 from orchestrator import device_policy, host_watch
 from orchestrator.context import Cause
-from orchestrator.device_gate import DeviceGate
-from orchestrator.device_reports import Processes
-from orchestrator.device_watch import DeviceWatch, Tools
-from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed
 from orchestrator.host_watch import HostWatch
 from orchestrator.timing import Timing
 from orchestrator.views import Desired, State
+from tests.daemon.gpu_scene import LOST, MISMATCH, ONE, QUICK, TWO, Scene, facts, gpu, radeon, restarted
 from tests.daemon.world import LIMIT, World, a_plan
 from tests.fakelibs import build
 from tests.hosts.trees import Tree
 from tests.waiting import until
-
-ONE, TWO = "0000:01:00.0", "0000:02:00.0"
-MISMATCH = Problem("driver_mismatch", "nvidia", "NVML: Driver/library version mismatch (18)", "reboot")
-LOST = Problem("gpu_lost", "nvidia", "GPU is lost (15)", "check power, then reboot", ONE)
-QUICK = Timing(backoff_first=0.02, backoff_next=0.02, backoff_max=0.02)
-
-
-def gpu(pci: str, index: int = 0) -> Accelerator:
-    return Accelerator("nvidia", "RTX 3090", "sm_86", pci, None, 24, 20, False, devices=(f"nvidia.com/gpu={index}",))
-
-
-def facts(*gpus: Accelerator, problems: tuple[Problem, ...] = ()) -> HostFacts:
-    return HostFacts("h", None, None, Cpu(None, "x86_64", 1), Memory(1, 1), gpus, problems)
-
-
-class Scene:
-    """A world whose engine runs on GPU one of two, and a watch over both."""
-
-    def __init__(self, world: World, host: HostWatch) -> None:
-        self.world, self.host = world, host
-        self.containers: dict[int, str] = {}
-        self.gone: set[int] = set()
-        self.module = 1
-        self.claimed: list[str] = []
-        self.gate = DeviceGate(host.facts, lambda _: False)
-        world.gpus.bar = self.gate.bar
-        world.look = host.facts
-        world.planner.answer = a_plan(devices=("nvidia.com/gpu=0",))
-        self.watch = DeviceWatch(
-            Tools(
-                host=host,
-                gate=self.gate,
-                journal=world.journal,
-                issues=world.context.issues,
-                clock=world.clock,
-                actors=lambda: [world.actor],
-                processes=Processes(self.containers.get, lambda pid: pid not in self.gone),
-                sources=(),
-                module=lambda: self.module,
-                claim=self.claimed.extend,
-            )
-        )
-
-    def event(self, number: int, pid: int | None = None, pci: str | None = ONE, source: str = "kernel") -> None:
-        now = self.world.clock.now()
-        self.watch.take(DeviceEvent(source, "xid", pci, number, pid, f"NVRM: Xid {number}", now))
-
-    def reading(self, *problems: Problem, without: str | None = None, pids: tuple[int, ...] = ()) -> None:
-        broken = {p.device for p in problems} | {without}
-        processes = tuple(GpuProcess(pid, 1, "compute") for pid in pids)
-        gpus = {
-            a.pci: GpuSample(a.pci, memory_free=20, processes=processes)
-            for a in self.host.facts().accelerators
-            if a.pci not in broken
-        }
-        self.watch.on_sample(Sample({}, problems, {} if None in {p.device for p in problems} else gpus))
-
-    @property
-    def issues(self) -> list[tuple[str, str]]:
-        return [(i.code, i.subject) for i in self.world.context.issues.list()]
-
-    def health(self, pci: str = ONE) -> object:
-        return next(a for a in self.host.facts().accelerators if a.pci == pci).details["health"]
-
-    async def evidence(self, code: str) -> Mapping[str, Any]:
-        return [e async for e in self.world.journal.follow() if e.code == code][-1].evidence
-
-    async def failed_with(self) -> Mapping[str, Any]:
-        await self.world.until_code("failed")
-        return await self.evidence("failed")
 
 
 @pytest.fixture
@@ -120,16 +46,6 @@ async def scene(world: World, tree: Tree) -> AsyncIterator[Scene]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path / "root").machine()
-
-
-async def restarted(scene: Scene, engine: Engine) -> Engine:
-    def another() -> Engine | None:
-        serving = scene.world.d.serving_engine
-        return serving if serving is not None and serving is not engine else None
-
-    found = await until(another, LIMIT, "another engine")
-    assert found is not None
-    return found
 
 
 # what a program did
@@ -346,11 +262,6 @@ async def test_an_error_of_the_hardware_is_over_when_the_driver_was_loaded_anew(
     assert scene.issues == []
 
 
-def radeon(pci: str, minor: int) -> Accelerator:
-    nodes = ("/dev/kfd", f"/dev/dri/renderD{minor}")
-    return Accelerator("amd", "Radeon", "gfx1100", pci, None, 24, 20, False, devices=nodes)
-
-
 async def test_a_radeon_that_cannot_be_reset_is_lost_with_its_engine_and_the_one_beside_it_is_not(
     world: World, tree: Tree
 ) -> None:
@@ -519,3 +430,15 @@ async def test_a_gpu_that_comes_back_is_not_locked_a_second_time(
     assert scene.claimed == []
     await scene.watch.close()
     await host.close()
+
+
+# how a GPU is, told to those who run on it
+
+
+async def test_those_on_a_gpu_that_is_not_well_hear_of_it_and_of_its_end(scene: Scene) -> None:
+    await scene.world.started()
+    for _ in range(MISSES + 2):
+        scene.reading(Problem("nvml_timeout", "nvidia", "the driver hangs", "look"))
+    scene.reading()
+    told = [(e.code, e.evidence.get("gpu")) async for e in scene.world.journal.follow() if e.deployment == "m"][-2:]
+    assert told == [("gpu_unwell", ONE), ("gpu_well", ONE)]

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from hosts.facts import HostFacts, Problem
+from hosts.gpu_sample import GpuSample
+from hosts.telemetry import Sample
 from orchestrator import host_watch
+from orchestrator.clock import SystemClock
 from orchestrator.host_watch import HostWatch
 from orchestrator.timing import Timing
-from tests.daemon.test_devices import ONE, facts, gpu, radeon
+from tests.daemon.gpu_scene import ONE, TWO, facts, gpu, radeon
 from tests.hosts.trees import Tree, write
 
 
@@ -53,4 +56,34 @@ async def test_cdi_files_that_come_later_are_seen(tree: Tree, monkeypatch: pytes
     (tree.base / "etc/cdi/nvidia.yaml").unlink()
     await host.freshen()
     assert len(probes) == 4
+    await host.close()
+
+
+class Clock(SystemClock):
+    def __init__(self) -> None:
+        self.t = 100.0
+
+    def now(self) -> float:
+        return self.t
+
+
+async def test_what_was_read_of_a_gpu_carries_its_age_and_is_marked_when_it_is_old(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, timing = Clock(), Timing()
+    host = HostWatch(facts(gpu(ONE), gpu(TWO, 1)), timing, tree.roots, clock)
+    sample = Sample({}, (), {ONE: GpuSample(ONE, memory_free=7)})
+    monkeypatch.setattr(host._telemetry, "sample", lambda *_: sample)
+
+    def shown() -> list[tuple[object, object]]:
+        return [(a.details["age_s"], a.details["stale"]) for a in host.shown().accelerators]
+
+    assert shown() == [(0.0, False), (0.0, False)]
+    clock.t += timing.reading_stale
+    assert shown() == [(15.0, False), (15.0, False)]
+    clock.t += 0.1
+    await host.read()
+    assert shown() == [(0.0, False), (15.1, True)], "of the second there was no answer"
+    assert [a.memory_free for a in host.shown().accelerators] == [7, 20], "the last that is known"
+    assert "age_s" not in host.facts().accelerators[0].details, "plans are made of what does not change by itself"
     await host.close()

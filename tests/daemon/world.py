@@ -22,13 +22,15 @@ from containers.errors import PodmanFailed
 from containers.ports import Ports
 from containers.spec import ContainerState
 from hosts.facts import HostFacts
-from orchestrator import device_need
+from orchestrator import device_need, device_policy
 from orchestrator.actor import Actor
 from orchestrator.adopting import Adopter
 from orchestrator.catalogue import shipped
 from orchestrator.clock import SystemClock
 from orchestrator.context import Context
+from orchestrator.decision import Decision
 from orchestrator.deployment import Deployment
+from orchestrator.device_policy import Lost
 from orchestrator.device_wait import DeviceWait
 from orchestrator.engine import Engine, make_socket_folder, write_key
 from orchestrator.errors import EngineFailed
@@ -232,6 +234,9 @@ class Gpus:
 
     def __init__(self) -> None:
         self.bar: Callable[[Deployment], Why | None] = lambda _: None
+        self.after_loss: Callable[[Plan], Decision[Lost]] = lambda plan: device_policy.after_loss(plan.devices, ())
+        self.taken: Callable[[Plan], frozenset[str]] = lambda plan: frozenset(plan.devices)
+        self.named: Callable[[str], str] = lambda pci: pci
 
 
 class Containers:

@@ -4,52 +4,29 @@ NVML binding over a small library that plays the driver.
 
 from __future__ import annotations
 
-import json
 import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hosts import pci
-from hosts.roots import VARIABLE
-from tests.fakelibs import build
-from tests.hosts.trees import GIB, Tree, write
+from tests import gpu_rig
+from tests.gpu_rig import ONE, TWO
+from tests.hosts.trees import GIB, write
 from tests.models import generate as g
 from tests.stack_fixture import MakeStack
 from tests.telling.golden import told
 
-ONE, TWO = "0000:01:00.0", "0000:02:00.0"
-CDI = Path("/etc/cdi")
 HOLDER = 4194301
 """A pid that no process has here."""
 
 
-class Rig:
-    """A host with two RTX 3090s; `play` sets what the driver says from now on."""
+class Rig(gpu_rig.Rig):
+    """A host with two RTX 3090s, and a process that holds memory of the first."""
 
     def __init__(self, folder: Path) -> None:
-        self.uuids = [f"GPU-{uuid.uuid4()}" for _ in range(2)]
-        devices = "".join(f'- name: {name}\n  containerEdits:\n    env: ["A=b"]\n' for name in self.uuids)
-        spec = f"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n{devices}"
-        self.tree = Tree(folder / "root").machine(total_kib=64 * GIB // 1024, host="dankserver")
-        for where in (ONE, TWO):
-            self.tree.pci(where, pci.NVIDIA, 0x2204, driver="nvidia")
-        write(self.tree.base / "etc/cdi/nvidia.yaml", spec)
-        CDI.mkdir(exist_ok=True)
-        self._for_podman = CDI / f"outrider-test-{self.uuids[0]}.yaml"
-        self._for_podman.write_text(spec)
-        self._scene = folder / "scene"
-        self._library = build.nvml(folder / "nvml")
-        self.play()
-
-    def play(self, *lines: str) -> None:
-        fixed = ["COUNT=2", *(f"UUID_{at}={name}" for at, name in enumerate(self.uuids)), "PROCESSES=none"]
-        new = self._scene.with_suffix(".new")
-        new.write_text("".join(f"{line}\n" for line in (*fixed, *lines)))
-        new.replace(self._scene)
+        super().__init__(folder, 2)
 
     def process(self, container: str | None) -> None:
         """The holder, in this container; None: it has ended."""
@@ -58,17 +35,6 @@ class Rig:
         if container is not None:
             write(folder / "comm", "llama-server\n")
             write(folder / "cgroup", f"0::/machine.slice/libpod-{container}.scope/container\n")
-
-    @property
-    def environ(self) -> dict[str, str]:
-        return {
-            VARIABLE: str(self.tree.base),
-            "LD_LIBRARY_PATH": str(self._library),
-            "FAKE_NVML_FILE": str(self._scene),
-        }
-
-    def close(self) -> None:
-        self._for_podman.unlink()
 
 
 @pytest.fixture
@@ -92,34 +58,28 @@ def test_the_gpu_is_left_alone_the_next_model_goes_to_the_other_and_both_end_by_
         assert stack.send("POST", "/api/v1/reload", {}).status_code == 200
         (view,) = stack.start("m")
         container = view["engine"]["container_id"]
-        assert _gpus(stack.podman("inspect", container), rig) == [ONE]
+        assert rig.given(stack.podman("inspect", container)) == [ONE]
         rig.process(container)
-        rig.play(busy, f"PROCESSES_0={HOLDER}:{6 * GIB}", f"USED_0={6 * GIB}")
+        rig.play(busy, f"PROCESSES_0={HOLDER}:{GIB}", f"USED_0={GIB}")
         stack.wait(lambda: _held(stack, container), 20, "its memory is seen")
 
         rig.process(None)  # it ends with its container, and the driver goes on listing it
         stack.want("m", "stopped")
         issue = stack.wait(lambda: _issue(stack), 60, "the GPU is left alone")
         assert issue["subject"] == ONE
-        assert f"process {HOLDER} (llama-server, has ended, 6.00 GiB)" in issue["text"]
+        assert f"process {HOLDER} (llama-server, has ended, 1.00 GiB)" in issue["text"]
         assert issue["evidence"]["after_s"] >= 30
         wedged = stack.wait_state("m", "wedged", may_fail=True)
         assert wedged["reason"]["code"] == "wedged"
         assert container not in stack.containers()
 
         (other,) = stack.start("n")
-        assert _gpus(stack.podman("inspect", other["engine"]["container_id"]), rig) == [TWO]
+        assert rig.given(stack.podman("inspect", other["engine"]["container_id"])) == [TWO]
 
         rig.play(busy)
         stack.wait(lambda: _issue(stack) is None, 20, "the GPU is used again")
         stack.wait_state("m", "stopped")
         told(stack, "m", "08-memory-held-on-a-gpu", without=("gpu_found",))
-
-
-def _gpus(inspected: str, rig: Rig) -> list[str]:
-    """The GPUs whose names the container was created with."""
-    text = json.dumps(json.loads(inspected)[0])
-    return [where for where, name in zip((ONE, TWO), rig.uuids, strict=True) if name in text]
 
 
 def _held(stack: Any, container: str) -> bool:
