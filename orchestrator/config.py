@@ -348,7 +348,16 @@ def _settings(file: Path, problems: list[Problem]) -> SettingsFile:
     if settings is None:
         return SettingsFile()
     problems.extend(_shared_addresses(file, settings))
+    problems.extend(_groups_twice(file, settings))
     return settings
+
+
+def _groups_twice(file: Path, settings: SettingsFile) -> Iterable[Problem]:
+    """A group is known by its name: in the journal, in `ps`, in a reload."""
+    names = [group.name for group in settings.group]
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        hint = "one name means one group: rename one of them, or put their members together"
+        yield Problem(str(file), f"group[{name}].name", f"{name!r} is the name of {names.count(name)} groups", hint)
 
 
 def _shared_addresses(file: Path, settings: SettingsFile) -> Iterable[Problem]:

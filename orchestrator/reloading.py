@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from orchestrator import config as configuration
 from orchestrator.config import Config
+from orchestrator.config_cautions import cautions
 from orchestrator.config_diff import Action, diff, model_of
 from orchestrator.context import Cause, Context
 from orchestrator.errors import ConfigError
@@ -51,7 +53,19 @@ class Reloading:
             if not dry_run:
                 self.problem = None
                 await self._take_up(new, changes)
-            return ReloadResult(not dry_run, changes)
+            return ReloadResult(not dry_run, changes, self._cautioned(new, told=not dry_run))
+
+    def caution(self) -> None:
+        """Say what is odd about the configuration in force."""
+        self._cautioned(self._config, told=True)
+
+    def _cautioned(self, config: Config, *, told: bool) -> tuple[str, ...]:
+        known = config.laid_over(self._planning.shipped)
+        file = str(self._context.paths.config_file)
+        found = cautions(config, file, known.model, [m.name for m in known.models])
+        for one in found if told else ():
+            self._context.journal.emit("config", "config_caution", f"{one}; {one.hint}", evidence=asdict(one))
+        return tuple(f"{one}; {one.hint}" for one in found)
 
     async def _take_up(self, new: Config, changes: Sequence[Change]) -> None:
         self._config = new

@@ -141,6 +141,7 @@ class Outrider(Told):
             f"Outrider {self._p.version} on {self._p.host.facts().host}",
             evidence={"owner": self._c.paths.owner},
         )
+        self._reloading.caution()
         self._loops.forever("journal", self._c.journal.write_forever)
         self._p.pauses.listeners += [self._loops.refresh, self._watches.health.awake_again]
         self._loops.every("pauses", timing.pause_look, self._p.pauses.look)

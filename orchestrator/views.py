@@ -419,6 +419,8 @@ class ReloadResult:
 
     applied: bool
     changes: tuple[Change, ...]
+    warnings: tuple[str, ...] = ()
+    """What is allowed and cannot be meant, each with the next step."""
 
 
 @dataclass(frozen=True, slots=True)

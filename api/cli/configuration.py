@@ -24,8 +24,10 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
     """Read all files and explain every error with file, key and a hint."""
     from dataclasses import asdict
 
+    from orchestrator.catalogue import shipped
     from orchestrator.catalogue.reading import files_in
     from orchestrator.config import ConfigProblems, exposure, load, model_files
+    from orchestrator.config_cautions import cautions
     from orchestrator.errors import exit_code
 
     paths = common(ctx).paths
@@ -38,9 +40,21 @@ def check(ctx: typer.Context, as_json: Json = False) -> None:
         raise typer.Exit(exit_code(error)) from error
     if (warning := exposure(config)) is not None:
         note(f"warning: {warning}")
+    known = config.laid_over(shipped())
+    odd = cautions(config, str(paths.config_file), known.model, [m.name for m in known.models])
+    for one in odd:
+        note(f"warning: {one}; {one.hint}")
     files = [str(f) for f in (paths.config_file, *model_files(paths), *files_in(paths.catalog_d, [])) if f.exists()]
     if as_json:
-        print_json({"ok": True, "problems": [], "files": files, "models": [m.name for m in config.models]})
+        print_json(
+            {
+                "ok": True,
+                "problems": [],
+                "files": files,
+                "models": [m.name for m in config.models],
+                "warnings": [asdict(one) for one in odd],
+            }
+        )
         return
     for file in files:
         say(file)
@@ -95,6 +109,8 @@ def reload(
     if as_json:
         print_json(result)
         return
+    for warning in result.get("warnings", ()):
+        note(f"warning: {warning}")
     print_changes(result["changes"])
     if result["changes"]:
         say("applied" if result["applied"] else "not applied (dry run)")

@@ -121,7 +121,21 @@ def test_config_check(call: Call, paths: Paths) -> None:
         "problems": [],
         "files": [str(file)],
         "models": ["mine"],
+        "warnings": [],
     }
+
+
+def test_config_check_warns_of_what_cannot_be_meant(call: Call, paths: Paths) -> None:
+    paths.models_d.mkdir(parents=True)
+    (paths.models_d / "mine.toml").write_text(NAMED)
+    paths.config_file.write_text('[[group]]\nname = "g"\nmembers = ["mine", "mien"]\n')
+    said = call("config", "check")
+    assert (said.code, said.out.splitlines()[-1]) == (0, "ok: 1 model")
+    key = "group[g].members"
+    detail, hint = "'mien' is no model here, so it keeps nobody out", "did you mean 'mine'?"
+    assert said.err == f"warning: {paths.config_file}: {key}: {detail}; {hint}\n"
+    (warning,) = call("config", "check", "--json").document["warnings"]
+    assert warning == {"file": str(paths.config_file), "key": key, "detail": detail, "hint": hint}
 
 
 @pytest.mark.parametrize(
