@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import OutriderError, UsageError
 from orchestrator.paths import Paths, find
 from orchestrator.timing import Timing
 
 LOAD = Timing().load
 """Seconds until a model must be ready, unless --timeout says otherwise."""
+COMPLETION = 2.0
+"""Seconds that a shell waits for the names of models."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's public name or alias.", show_default=False)]
+
+
+def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Completion: the models of the daemon and their states; without a daemon, those of the configuration."""
+    from api.cli.client import Client
+    from orchestrator.config import load
+
+    asked = ctx.find_root().params
+    try:
+        paths = resolve(asked.get("config"), asked.get("state_dir")).paths
+        try:
+            with Client(paths) as client:
+                views = client.get("/deployments", timeout=COMPLETION)
+            found = {view["deployment"]: _state(view) for view in views}
+        except OutriderError:
+            found = {entry.name: "" for entry in load(paths).models}
+    except OutriderError:
+        return []  # a shell that completes is told no errors
+    return [(name, state) for name, state in sorted(found.items()) if name.startswith(incomplete)]
+
+
+def _state(view: Mapping[str, Any]) -> str:
+    return f"{view['state']}, on demand" if view["desired"] == "on_demand" else str(view["state"])
+
+
+Model = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A model's public name or alias.", autocompletion=_models, show_default=False),
+]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="How long to wait at most.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until it is done, or failed.")]
 

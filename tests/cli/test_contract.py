@@ -286,6 +286,35 @@ def test_completion(tmp_path: Path) -> None:
     assert set(offered.split()) == {"start", "status", "stop"}
 
 
+@pytest.mark.parametrize("verb", ["start", "start --on-demand", "stop", "why", "logs"])
+def test_completion_of_models(daemon: fake.Script, paths: Paths, verb: str) -> None:
+    """Those that nobody has loaded yet too."""
+    idle = fake.view("idle", "smol-idle", desired="on_demand", engine=None)
+    daemon.on("GET", "/deployments", [fake.view(), idle, fake.view("stopped", "other")])
+    assert _completed(paths, f"outrider {verb} sm") == {"smollm2", "smol-idle"}
+
+
+def test_completion_of_models_without_a_daemon(paths: Paths) -> None:
+    assert _completed(paths, "outrider start ") == set()
+    paths.models_d.mkdir(parents=True)
+    variant = '[[model.variants]]\nname = "v"\nformat = "gguf"\nquantisation = "F32"\npath = "x.gguf"\n'
+    (paths.models_d / "m.toml").write_text(f'[[model]]\nname = "mine"\n{variant}')
+    assert _completed(paths, "outrider start ") == {"mine"}
+    (paths.models_d / "m.toml").write_text("no configuration")
+    assert _completed(paths, "outrider start ") == set()
+
+
+def _completed(paths: Paths, line: str) -> set[str]:
+    """What bash is offered; nothing may be said beside it, for the shell would print it into the line."""
+    folders = {"OUTRIDER_CONFIG": str(paths.config_dir), "OUTRIDER_STATE_DIR": str(paths.state_dir)}
+    asked = {"_OUTRIDER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    env = {**os.environ, **folders, **asked}
+    command = [sys.executable, "-P", "-m", "api.cli"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True, timeout=30)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
 def test_completion_for_an_unknown_shell(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     assert call("completion", "install").code == 2

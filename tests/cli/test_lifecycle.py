@@ -239,3 +239,84 @@ def test_a_daemon_that_stays_away_is_six(call: Call, daemon: fake.Script, monkey
     daemon.on("PUT", DESIRED, fake.view("loading"))
     daemon.on("GET", DEPLOYMENT, then_cut)
     assert call("start", "smollm2", "--wait").code == 6
+
+
+# there on demand
+
+ROOM = f"{DEPLOYMENT}/room"
+
+
+def room(action: str, reason: str, evict: tuple[str, ...] = (), **kept: tuple[str, str | None]) -> dict[str, Any]:
+    return {
+        "deployment": "smollm2",
+        "action": action,
+        "reason": reason,
+        "needed_bytes": {"host": 1000},
+        "free_bytes": {"host": 10},
+        "evict": list(evict),
+        "kept": {name: {"code": "c", "text": text, "hint": hint} for name, (text, hint) in kept.items()},
+    }
+
+
+def test_a_start_on_demand_asks_for_that_and_is_done_when_it_is_idle(call: Call, daemon: fake.Script) -> None:
+    idle = fake.view("idle", desired="on_demand", engine=None)
+    daemon.on("PUT", DESIRED, idle)
+    daemon.on("GET", DEPLOYMENT, fake.view("stopped"), idle)
+    said = call("start", "smollm2", "--on-demand")
+    assert (said.code, said.out) == (0, "smollm2: idle (desired: on_demand)\n")
+    assert call("start", "--on-demand", "--wait", "smollm2").code == 0, "nothing is loaded for it"
+    assert call("start", "smollm2", "--on-demand", "--json").document == idle
+    assert [a.body for a in daemon.asked_for("PUT", DESIRED)] == [{"state": "on_demand"}] * 3
+
+
+def test_an_on_demand_model_that_serves_already_is_there_too(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", DESIRED, fake.view(desired="on_demand"))
+    daemon.on("GET", DEPLOYMENT, fake.view(desired="on_demand"))
+    said = call("start", "smollm2", "--on-demand", "--wait")
+    assert said.out == "smollm2: ready, engine 3 (llama.cpp, ngram) (desired: on_demand)\n"
+
+
+def test_an_on_demand_model_is_stopped_like_any_other(call: Call, daemon: fake.Script) -> None:
+    daemon.on("PUT", DESIRED, fake.view("draining", desired="stopped"))
+    before = fake.view(desired="on_demand")
+    daemon.on("GET", DEPLOYMENT, before, fake.view("draining", desired="stopped"), fake.view("stopped"))
+    assert call("stop", "smollm2", "--wait").code == 0
+    assert daemon.asked_for("PUT", DESIRED)[0].body == {"state": "stopped"}
+
+
+@pytest.mark.parametrize(
+    ("found", "lines"),
+    [
+        (room("ready", "room"), ["there is room for smollm2"]),
+        (room("ready", "serving"), ["smollm2 runs already"]),
+        (room("evict", "memory", ("a", "b")), ["smollm2 would come after these are unloaded: a, b"]),
+        (
+            room("wait", "in_use", a=("a is answering 2 requests", None)),
+            ["smollm2 would wait, for what is in its way passes", "  stays: a is answering 2 requests"],
+        ),
+        (
+            room(
+                "refuse", "no_room", big=("big is to run always", "`outrider start --on-demand big` lets it make way")
+            ),
+            [
+                "smollm2 would not come",
+                "  stays: big is to run always (`outrider start --on-demand big` lets it make way)",
+            ],
+        ),
+    ],
+    ids=["room", "runs", "evicts", "waits", "refused"],
+)
+def test_a_dry_run_says_what_would_make_way_and_asks_for_nothing(
+    call: Call, daemon: fake.Script, found: dict[str, Any], lines: list[str]
+) -> None:
+    daemon.on("GET", ROOM, found)
+    said = call("start", "smollm2", "--dry-run")
+    assert (said.code, said.out.splitlines(), said.err) == (0, lines, "")
+    assert call("start", "smollm2", "--dry-run", "--on-demand", "--json").document == found
+    assert [(a.method, a.path) for a in daemon.asked] == [("GET", ROOM)] * 2
+
+
+def test_a_dry_run_of_what_cannot_be_planned_is_an_error(call: Call, daemon: fake.Script) -> None:
+    daemon.on("GET", ROOM, fake.problem(409, "too_big", "nothing can be launched", hint="stop another model"))
+    said = call("start", "smollm2", "--dry-run")
+    assert (said.code, said.err) == (4, "error[too_big]: nothing can be launched\nhint: stop another model\n")
