@@ -154,6 +154,7 @@ async def assemble(
             clock=clock,
             timing=timing,
             client=lambda engine: runner.client(engine),  # noqa: PLW0108 - made below
+            traffic=gateway.told,
         )
         await observing.read()
         planning = Planning(

@@ -57,6 +57,8 @@ class Measured:
     speed: Mapping[Ran, Speed] = field(default_factory=dict)
     load_s: Mapping[Ran, float] = field(default_factory=dict)
     """Seconds from start to ready, the slower of what was seen lately."""
+    first_s: Mapping[Ran, float] = field(default_factory=dict)
+    """Seconds within which 19 of 20 streams that were alone had their first token: the median of what was seen."""
     refuted: Mapping[Ran, Refuted] = field(default_factory=dict)
     """What answered wrongly here, twice: it is not planned until that is forgotten."""
 

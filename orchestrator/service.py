@@ -110,7 +110,7 @@ class Outrider(Told):
         )
         self._watches = EngineWatches(self._c, parts.roots)
         self._verbs = Verbs(self._c, self._registry)
-        self._desk = Desk(self._c, self._registry, health=self.health, loops=self._loops)
+        self._desk = Desk(self._c, self._registry, health=self.health, loops=self._loops, paces=parts.observing.paces)
         self._issue_watch = IssueWatch(self._c.issues, self._desk.sight)
         self._started_at = self._c.clock.now()
         self.ended = asyncio.Event()

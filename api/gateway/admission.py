@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from api.gateway.firsts import Firsts
 from api.gateway.flights import Flight, gathered
 from api.gateway.heads import Tags, request_prefix
 from api.gateway.hold import WaitingRoom
@@ -92,6 +93,7 @@ class Engine:
         "bytes",
         "errors",
         "events",
+        "firsts",
         "host",
         "id",
         "idle_waiters",
@@ -124,6 +126,7 @@ class Engine:
         self.last_data: float | None = None
         """When it last gave something that was neither an error nor a comment."""
         self.ttfb: float | None = None
+        self.firsts = Firsts()
         self.sick_until = 0.0
         self.warned = -WARN_EVERY
         self.unsaid = 0
@@ -168,6 +171,7 @@ class Engine:
             "last_byte_s_ago": None if self.last_byte is None else round(now - self.last_byte, 3),
             "last_data_s_ago": None if self.last_data is None else round(now - self.last_data, 3),
             "ttfb_s": self.ttfb,
+            "firsts": self.firsts.document(),
         }
 
 

@@ -73,6 +73,7 @@ class Relay:
 
     __slots__ = (
         "_admission",
+        "_alone",
         "_answer",
         "_body",
         "_connection",
@@ -123,6 +124,7 @@ class Relay:
         self._error: bytearray | None = None
         self._sent = 0.0
         self._flowed = False
+        self._alone = False
         self._ok = False
         self._answer: int | None = NOT_READ
         self.over = False
@@ -317,6 +319,7 @@ class Relay:
         if self._paused:
             connection.pause()
         self._sent = time.monotonic()
+        self._alone = self._engine is not None and self._engine.in_flight == 1
         connection.send(self, head, self._body)
 
     def _attempt_failed(self, engine: Engine, detail: str) -> None:
@@ -400,9 +403,11 @@ class Relay:
         engine.bytes += len(data)
         engine.last_byte = time.monotonic()
         if data and not (data[:1] == b":" and b"data:" not in data):  # a comment keeps a line open, and is no token
-            self._flowed = True
             if self._ok:
                 engine.last_data = engine.last_byte
+                if not self._flowed and self._alone and self._stream and engine.in_flight == 1:
+                    engine.firsts.note(engine.last_byte - self._sent, len(self._body))
+            self._flowed = True
         if self._stream:
             engine.events += data.count(b"\n\n")
             self._tail = data[-2:] or self._tail

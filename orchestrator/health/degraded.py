@@ -15,6 +15,7 @@ CAUSES: Mapping[str, str] = {
     "speculation_off": "it does not draft although its plan says so",
     "speculation_silent": "it drafts nothing although its plan says so",
     "gpu_degraded": "its GPU reports errors or is held back",
+    "slower_than_usual": "it is slower than it usually is on this host",
     "conmon_dead": "nobody supervises its container",
     "network_path_broken": "its port leads nowhere",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.health.pace import Pace
 from orchestrator.views import DeploymentView, Desired, Health, PauseView, State
 
 HOST = "host"
@@ -27,6 +28,8 @@ class Sight:
     pauses: tuple[PauseView, ...] = ()
     gateway_quiet_s: float | None = None
     """Seconds since the gateway's last report; None when it never reported."""
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """How fast each engine is, beside what is usual, by its id."""
     unwritten: int = 0
     stuck: tuple[str, ...] = ()
 

@@ -63,6 +63,17 @@ class Decoding:
 
 
 @dataclass(frozen=True, slots=True)
+class First:
+    """The 95th percentile of the times to the first token (seconds) of some streams that were alone."""
+
+    ran: Ran
+    driver: str | None
+    day: str
+    seconds: float
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refutation:
     """A combination that answered wrongly, and with which driver."""
 
@@ -76,6 +87,7 @@ def measured(
     decodings: Iterable[Decoding],
     drivers: frozenset[str | None],
     refutations: Iterable[Refutation] = (),
+    firsts: Iterable[First] = (),
 ) -> Measured:
     """What is known, of observations (the oldest first) with one of these drivers.
 
@@ -88,6 +100,10 @@ def measured(
         memory={ran: r for ran, several in grouped.items() if (r := _residual(several)) is not None},
         speed={ran: s for ran, several in stretches.items() if (s := _speed(several)) is not None},
         load_s={ran: load for ran, several in grouped.items() if (load := _load(several)) is not None},
+        first_s={
+            ran: median([f.seconds for f in several[-WINDOWS:]])
+            for ran, several in _grouped((f.ran, f) for f in firsts if f.driver in drivers).items()
+        },
         refuted={r.ran: r.refuted for r in refutations if r.driver in drivers},
     )
 

@@ -18,7 +18,7 @@ import structlog
 
 from orchestrator.measured import Ran, Refuted
 from orchestrator.measuring import ran as headings
-from orchestrator.measuring.learned import Decoding, Refutation, Start
+from orchestrator.measuring.learned import Decoding, First, Refutation, Start
 
 log = structlog.get_logger("measuring")
 SCHEMA = 1
@@ -38,6 +38,9 @@ CREATE TABLE IF NOT EXISTS decodings (
     ran TEXT NOT NULL, driver TEXT, at REAL NOT NULL, day TEXT NOT NULL, tokens INTEGER NOT NULL,
     seconds REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS decodings_by_ran ON decodings (ran, at);
+CREATE TABLE IF NOT EXISTS firsts (
+    ran TEXT NOT NULL, driver TEXT, at REAL NOT NULL, day TEXT NOT NULL, seconds REAL NOT NULL,
+    streams INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS canary_references (
     weights TEXT NOT NULL, version INTEGER NOT NULL, model TEXT NOT NULL, body TEXT NOT NULL, at REAL NOT NULL,
     PRIMARY KEY (weights, version));
@@ -54,6 +57,8 @@ STARTS = (
 """All starts, the oldest first; a row is read by `start_of`."""
 DECODINGS = "SELECT ran, driver, day, tokens, seconds FROM decodings ORDER BY rowid"
 """All stretches of decoding, the oldest first; a row is read by `decoding_of`."""
+FIRSTS = "SELECT ran, driver, day, seconds, streams FROM firsts ORDER BY rowid"
+"""Times to the first token, the oldest first; a row is read by `first_of`."""
 REFUTED = "SELECT ran, driver, text, source, day FROM refuted ORDER BY rowid"
 """What answered wrongly (`orchestrator.canary.records` writes it); a row is read by `refutation_of`."""
 
@@ -140,15 +145,27 @@ class Ledger:
             (key, decoding.driver, key, decoding.driver, DECODINGS_KEPT),
         )
 
+    async def first(self, first: First, at: float) -> None:
+        """Some streams that were alone had their first token."""
+        key = headings.to_text(first.ran)
+        values = (key, first.driver, at, first.day, first.seconds, first.streams)
+        await self.put("INSERT INTO firsts VALUES (?, ?, ?, ?, ?, ?)", values)
+        await self.put(
+            "DELETE FROM firsts WHERE ran = ? AND driver IS ? AND rowid NOT IN"
+            " (SELECT rowid FROM firsts WHERE ran = ? AND driver IS ? ORDER BY rowid DESC LIMIT ?)",
+            (key, first.driver, key, first.driver, DECODINGS_KEPT),
+        )
+
     async def forget(self, model: str | None) -> int:
         """Forget all of a model (None: everything); how many combinations that were."""
         known = {row.start.ran for row in await self.starts()} | {d.ran for d in await self.decodings()}
-        known |= {r.ran for r in await self.refutations()}
+        known |= {r.ran for r in await self.refutations()} | {f.ran for f in await self.firsts()}
         gone = {ran for ran in known if model in (None, ran.model)}
         for ran in gone:
             key = headings.to_text(ran)
             await self.put("DELETE FROM starts WHERE ran = ?", (key,))
             await self.put("DELETE FROM decodings WHERE ran = ?", (key,))
+            await self.put("DELETE FROM firsts WHERE ran = ?", (key,))
             await self.put("DELETE FROM refuted WHERE ran = ?", (key,))
             await self.put("DELETE FROM canaries WHERE ran = ?", (key,))
         await self.put("DELETE FROM canary_references WHERE ? IN (model, '')", (model or "",))
@@ -156,7 +173,7 @@ class Ledger:
 
     async def compact(self) -> None:
         """Keep all tables bounded, however many combinations there were."""
-        for table in ("starts", "decodings", "canaries", "canary_references", "refuted"):
+        for table in ("starts", "decodings", "firsts", "canaries", "canary_references", "refuted"):
             await self.put(
                 f"DELETE FROM {table} WHERE rowid NOT IN (SELECT rowid FROM {table} ORDER BY rowid DESC LIMIT ?)",  # noqa: S608 - ours
                 (MOST,),
@@ -171,6 +188,10 @@ class Ledger:
     async def decodings(self) -> Sequence[Decoding]:
         """All stretches of decoding, the oldest first."""
         return [found for row in await self.rows(DECODINGS) if (found := decoding_of(row)) is not None]
+
+    async def firsts(self) -> Sequence[First]:
+        """All times to the first token, the oldest first."""
+        return [found for row in await self.rows(FIRSTS) if (found := first_of(row)) is not None]
 
     async def of(self, ran: Ran) -> Sequence[StartRow]:
         """The starts of one combination, the oldest first."""
@@ -228,6 +249,13 @@ def decoding_of(row: Any) -> Decoding | None:
     ran = headings.from_text(row[0])
     right = isinstance(row[2], str) and isinstance(row[3], int) and _seconds(row[4])
     return Decoding(ran, *row[1:]) if ran is not None and right else None
+
+
+def first_of(row: Any) -> First | None:
+    """A row of `FIRSTS`; None for what another version wrote, and for what cannot be."""
+    ran = headings.from_text(row[0])
+    right = isinstance(row[2], str) and _seconds(row[3]) and isinstance(row[4], int)
+    return First(ran, *row[1:]) if ran is not None and right else None
 
 
 def refutation_of(row: Any) -> Refutation | None:

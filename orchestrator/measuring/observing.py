@@ -19,11 +19,13 @@ from orchestrator.clock import Clock
 from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
 from orchestrator.engine_client import EngineClient, EngineUnreachable
+from orchestrator.health.pace import Pace
 from orchestrator.measured import NOTHING, Measured, Ran
 from orchestrator.measuring import learned, printed, speeds
 from orchestrator.measuring import ran as headings
-from orchestrator.measuring.learned import Decoding, Start
+from orchestrator.measuring.learned import Decoding, First, Start
 from orchestrator.measuring.ledger import Ledger, StartRow
+from orchestrator.measuring.pacing import Pacing
 from orchestrator.runtimes import EngineCounters, RuntimeAdapter, adapter
 from orchestrator.telemetry import EngineReading, TelemetryView
 from orchestrator.timing import Timing
@@ -54,6 +56,7 @@ class _Watched:
     noted: int | None = None
     """The peak in the ledger."""
     speed: speeds.Window = field(default_factory=speeds.Window)
+    pacing: Pacing = field(default_factory=Pacing)
 
 
 class Observing:
@@ -68,13 +71,16 @@ class Observing:
         clock: Clock,
         timing: Timing,
         client: Callable[[Engine], EngineClient],
+        traffic: Callable[[str], tuple[float, Mapping[str, object]] | None] = lambda _: None,
     ) -> None:
+        """`traffic` is what the gateway last said of an engine, and when."""
         self._ledger = ledger
         self._host = host
         self._podman = podman
         self._clock = clock
         self._timing = timing
         self._client = client
+        self._traffic = traffic
         self._watched: dict[str, _Watched] = {}
         self.known: Measured = NOTHING
 
@@ -83,7 +89,8 @@ class Observing:
         starts = [row.start for row in await self._ledger.starts()]
         drivers = headings.drivers(self._host.facts())
         refutations = await self._ledger.refutations()
-        self.known = learned.measured(starts, await self._ledger.decodings(), drivers, refutations)
+        decodings, firsts = await self._ledger.decodings(), await self._ledger.firsts()
+        self.known = learned.measured(starts, decodings, drivers, refutations, firsts)
 
     async def look(self, deployments: Iterable[Deployment]) -> None:
         """One look at every engine."""
@@ -105,8 +112,16 @@ class Observing:
                 del self._watched[watched.engine.id]
         changed = await self._peaks(readings) or changed
         changed = any(await asyncio.gather(*(self._speed(w) for w in self._watched.values()))) or changed
+        for watched in self._watched.values():
+            watched.pacing.judge(watched.ran, self.known)  # before what it shows now becomes part of what is usual
+        for watched in self._watched.values():
+            changed = await self._firsts(watched) or changed
         if changed:
             await self.read()
+
+    def paces(self) -> Mapping[str, Pace]:
+        """How fast each engine is, beside what is usual, by its id."""
+        return {name: watched.pacing.now for name, watched in self._watched.items()}
 
     # a start
 
@@ -200,8 +215,21 @@ class Observing:
         if done is None:
             return worked
         tokens, seconds = done
+        watched.pacing.decoded(tokens, seconds)
+        if watched.pacing.slow:
+            return worked
         day = self._clock.today().isoformat()
         await self._ledger.decoded(Decoding(watched.ran, watched.driver, day, tokens, seconds), self._clock.wall())
+        return True
+
+    async def _firsts(self, watched: _Watched) -> bool:
+        """Whether times to the first token were written down."""
+        told = self._traffic(watched.engine.id)
+        row = None if told is None else watched.pacing.streams(told[1].get("firsts"))
+        if row is None or watched.pacing.slow:
+            return False
+        first = First(watched.ran, watched.driver, self._clock.today().isoformat(), *row)
+        await self._ledger.first(first, self._clock.wall())
         return True
 
     # what is shown, and forgotten

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from orchestrator.context import Context
+from orchestrator.health.pace import Pace
 from orchestrator.issue_rules._sight import Sight
 from orchestrator.registry import Registry
 from orchestrator.supervise import Loops
@@ -23,12 +24,19 @@ class Desk:
     """Tells of the deployments of one host."""
 
     def __init__(
-        self, context: Context, registry: Registry, *, health: Callable[[], Awaitable[Health]], loops: Loops
+        self,
+        context: Context,
+        registry: Registry,
+        *,
+        health: Callable[[], Awaitable[Health]],
+        loops: Loops,
+        paces: Callable[[], Mapping[str, Pace]],
     ) -> None:
         self._c = context
         self._registry = registry
         self._health = health
         self._loops = loops
+        self._paces = paces
         self.pausing = Pausing(context, registry)
 
     async def sight(self) -> Sight:
@@ -46,6 +54,7 @@ class Desk:
             open=frozenset((issue.code, issue.subject) for issue in self._c.issues.list()),
             pauses=tuple(await self.pausing.list()),
             gateway_quiet_s=self._c.gateway.quiet_s,
+            paces=self._paces(),
             unwritten=self._c.journal.unwritten,
             stuck=tuple(self._loops.stuck(STUCK * max(1.0, self._c.timing.scale))),
         )

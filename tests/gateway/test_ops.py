@@ -86,7 +86,7 @@ async def test_the_daemon_is_told_what_is_seen(stack: Stack) -> None:
         "cancelled": 0,
     }
     engine = first["engines"]["reported-0"]
-    seen = {"in_flight", "bytes", "events", "requests", "prompt_bytes", "errors", "ttfb_s", "flights"}
+    seen = {"in_flight", "bytes", "events", "requests", "prompt_bytes", "errors", "ttfb_s", "firsts", "flights"}
     assert set(engine) == seen | {"last_byte_s_ago", "last_data_s_ago"}
     assert (engine["events"], engine["requests"], engine["errors"]) == (4, 1, 0)
     count = len(stack.daemon.reports)

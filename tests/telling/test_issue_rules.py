@@ -12,6 +12,7 @@ from orchestrator import issue_rules
 from orchestrator.clock import SystemClock
 from orchestrator.errors import DatabaseFailed
 from orchestrator.events import Journal
+from orchestrator.health.pace import Pace
 from orchestrator.issue_rules._sight import Sight
 from orchestrator.issue_watch import IssueWatch
 from orchestrator.issues import Issues
@@ -46,6 +47,7 @@ def engine(observed: int | None, expected: int) -> EngineView:
 
 
 NOTHING = Sight(at=1e9, health=WELL, deployments=(deployment(),))
+SERVES = replace(NOTHING, deployments=(deployment(engines=(engine(None, 1),)),))
 FAILED = deployment(state=State.FAILED, reason=Why("oom", "m: no memory", "use less"))
 CASES: dict[str, tuple[Sight, Sight]] = {
     # code: (where it holds, where something like it is no reason to look)
@@ -76,6 +78,10 @@ CASES: dict[str, tuple[Sight, Sight]] = {
     ),
     "journal_unwritten": (replace(NOTHING, unwritten=3), NOTHING),
     "loop_stuck": (replace(NOTHING, stuck=("reconcile",)), NOTHING),
+    "slower_than_usual": (
+        replace(SERVES, paces={"e": Pace(20, 2.0, 0.2, None, None)}),
+        replace(SERVES, paces={"e": Pace(20, 0.5, 0.2, 40.0, 50.0), "gone": Pace(20, 2.0, 0.2)}),
+    ),
     "memory_above_plan": (
         replace(NOTHING, deployments=(deployment(engines=(engine(12 * GIB, 10 * GIB),)),)),
         replace(NOTHING, deployments=(deployment(engines=(engine(11 * GIB, 10 * GIB), engine(None, 1))),)),
