@@ -11,6 +11,8 @@ import os
 import signal
 from collections.abc import Callable
 
+from containers import memory_kills
+
 
 class ExitWatch:
     """Calls back once when the process ends. `close` ends the watch."""
@@ -20,6 +22,9 @@ class ExitWatch:
         self._loop = asyncio.get_running_loop()
         self._ended = ended
         self._fd: int | None = None
+        self._group = memory_kills.group_of(pid)
+        self.kills: memory_kills.MemoryKills | None = None
+        """What the memory control group of its container had counted when it ended; None until then, or unknown."""
         try:
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -28,6 +33,7 @@ class ExitWatch:
             self._loop.add_reader(self._fd, self._on_exit)
 
     def _on_exit(self) -> None:
+        self.kills = memory_kills.read(self._group)  # now: the group goes with the container
         self.close()
         self._ended()
 

@@ -137,4 +137,5 @@ def container_state(data: Mapping[str, Any], *, root: Path = proc.PROC) -> Conta
         alive=proc.workload_alive(pid, conmon, container, root=root),
         exit_code=int(state["ExitCode"]) if word in _ENDED else None,
         started_at=unix_time(state.get("StartedAt")),
+        oom_killed=bool(state.get("OOMKilled")),
     )

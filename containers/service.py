@@ -31,6 +31,7 @@ LOCK_FILE = "podman.lock"
 STOP_LIMIT = 5.0
 """Seconds that our service gets to end after SIGTERM; it holds nothing that a SIGKILL would lose."""
 _STEP = 0.02
+_SHELL = "/bin/sh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +164,24 @@ async def _start(run_dir: Path, end: float) -> Service:
 
 
 def _spawn(podman: str, path: Path, log: Path, environ: dict[str, str]) -> int:
-    """Start the service in a session of its own. Not a child to wait for: it is to outlive us."""
+    """Start the service in a session of its own. Not a child to wait for: it is to outlive us.
+
+    It begins in the run folder: its conmons leave a file `oom` where it began when the kernel ends a container for
+    want of memory (Podman 4.3), and that is not to be wherever somebody typed `outrider up`.
+    """
     return os.posix_spawn(
-        podman,
-        [podman, "system", "service", "--time=0", f"unix://{path}"],
+        _SHELL,
+        [
+            _SHELL,
+            "-c",
+            'cd "$0" && exec "$@"',
+            str(path.parent),
+            podman,
+            "system",
+            "service",
+            "--time=0",
+            f"unix://{path}",
+        ],
         environ,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -92,6 +92,8 @@ class ContainerState:
     alive: bool
     exit_code: int | None
     started_at: float | None
+    oom_killed: bool = False
+    """Podman's word that the kernel killed it for want of memory. False says nothing: `containers.memory_kills`."""
 
 
 @dataclass(frozen=True, slots=True)

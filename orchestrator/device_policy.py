@@ -20,6 +20,7 @@ RECENT = 60.0
 """Seconds before an engine's end in which what its GPU reported counts as the cause."""
 _MUTE = frozenset({"engine_exited", "engine_killed", "engine_aborted", "engine_crashed"})
 """Codes of ends that say nothing of their cause."""
+_OUT_OF_MEMORY = frozenset({"cgroup_out_of_memory", "host_out_of_memory"})
 _RESETS = frozenset({"amdgpu_timeout", "amdgpu_reset"})
 _CDI = "nvidia.com/"
 GPU_LOST = "gpu_lost"
@@ -173,6 +174,14 @@ def blamed(error: EngineFailed, reports: Sequence[Mapping[str, object]], now: fl
         return error
     last = recent[-1]
     if last.get("kind") == "oom_kill":
+        if error.code in _OUT_OF_MEMORY:  # its control group has told already, and knows whose memory ran out
+            return EngineFailed(
+                error.code,
+                error.detail,
+                retryable=error.retryable,
+                hint=error.hint,
+                evidence={**error.evidence, "kernel_reported": last.get("text")},
+            )
         cgroup = "cgroup" in str(last.get("text")).lower()
         code = "cgroup_out_of_memory" if cgroup else "host_out_of_memory"
         whose = "its container passed its memory limit" if cgroup else "memory ran out"

@@ -147,6 +147,8 @@ class Reports:
             self._written.clear()
         self._written[key] = now
         said = describe(event.number) if event.kind == "xid" else event.kind.replace("_", " ")
+        if found is not None and event.kind == "oom_kill":
+            said = f"the kernel killed a process of {found[0].name} for want of memory"
         self._journal.emit(
             "device",
             event.kind,

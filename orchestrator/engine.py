@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from containers.exit_watch import ExitWatch
+from containers.memory_kills import MemoryKills
 from orchestrator.careful import make_open_folder, read_small
 from orchestrator.errors import EngineFailed
 from orchestrator.lifecycle import CONTAINED, EngineFacts, allowed
@@ -84,6 +85,8 @@ class Engine:
     """Bytes that it was seen to take at most, as `orchestrator.measuring` counts them, which alone sets this."""
     printed: Mapping[str, int] = field(default_factory=dict)
     """Sizes that it printed while it started; from there as well."""
+    kills: MemoryKills | None = None
+    """What the kernel had killed in its container for want of memory when its process ended; None: not known."""
     reported: Sequence[Mapping[str, object]] = ()
     """What a GPU reported about its processes (an XID), newest last; `at` is monotonic."""
 
@@ -108,6 +111,7 @@ class Engine:
         self.watch = ExitWatch(pid, self._ended)
 
     def _ended(self) -> None:
+        self.kills = None if self.watch is None else self.watch.kills
         self.exited.set()
         if self.on_exit is not None:
             self.on_exit()

@@ -31,11 +31,11 @@ from orchestrator.clock import Clock
 from orchestrator.crash_points import Place, reached
 from orchestrator.decision import Decision
 from orchestrator.disk import disk_error
+from orchestrator.endings import why_it_ended
 from orchestrator.engine import Engine, make_socket_folder, remove_files, socket_folder, write_key
 from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
 from orchestrator.events import Journal
-from orchestrator.faults import Ended, judge
 from orchestrator.finishing import finished
 from orchestrator.gateway_link import Drained, GatewayLink
 from orchestrator.health.loading import Load
@@ -59,9 +59,6 @@ CONTAINER_PORT = 8080
 UNPROVEN_GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL for an engine that has served nobody. It has nothing to finish, and in
 its first moments, as process 1 of its container and without a handler yet, the kernel drops its SIGTERM."""
-EXIT_LIMIT = 2.0
-"""Seconds that Podman may take to know how a process ended: its end is seen before conmon has told."""
-EXIT_STEP = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,21 +319,8 @@ class Runner:
                         await future
 
     async def why_it_ended(self, engine: Engine) -> EngineFailed:
-        """The reason a dead engine gives: its log against the runtime's failure signatures, and its exit code."""
-        code = await self._exit_code(engine.container_id) if engine.container_id else None
-        log_lines = tuple(line.text for line in await self.tail(engine))
-        limited = engine.plan.limits.memory is not None
-        ended = Ended(engine.name, engine.deployment, code, log_lines, limited)
-        return judge(ended, adapter(engine.plan.runtime).failures)
-
-    async def _exit_code(self, container: str) -> int | None:
-        """The exit code of a workload that has ended; None when Podman does not know it in time (its conmon died)."""
-        end = self.clock.now() + EXIT_LIMIT
-        while True:
-            state = await self.podman.inspect(container)
-            if state is None or state.exit_code is not None or self.clock.now() >= end:
-                return None if state is None else state.exit_code
-            await asyncio.sleep(EXIT_STEP)
+        """The reason a dead engine gives."""
+        return await why_it_ended(engine, self.podman, self.clock, self.tail)
 
     async def tail(self, engine: Engine, lines: int = LOG_TAIL) -> list[LogLine]:
         """The last lines of the engine's log; none when Podman cannot say."""

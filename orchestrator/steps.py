@@ -282,6 +282,8 @@ class Steps:
                 d.wanted, error.retryable = None, self._c.images.pulls_at_start
             elif isinstance(error, DoesNotFit) and engine.plan.digest != d.proven:
                 d.wanted = None  # another was started meanwhile: planned anew, for what is left
+            elif isinstance(error, EngineFailed):
+                error = device_policy.blamed(error, engine.reported, self._c.clock.now())
             self.record_failure(engine.verdict or self._as_missing(error), ran_for=0.0, engine=engine)
             return False
         seconds = self._c.clock.now() - started

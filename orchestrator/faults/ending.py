@@ -10,8 +10,10 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from containers.memory_kills import MemoryKills
 from orchestrator.errors import EngineFailed
 from orchestrator.runtimes.base import FailureSignature, diagnose
+from orchestrator.telling.amounts import size
 
 SHOWN = 5
 """Last lines of the log that the evidence carries."""
@@ -26,8 +28,10 @@ class Ended:
     exit_code: int | None
     """None: nobody knows (its conmon died)."""
     log: Sequence[str]
-    limited: bool = False
-    """Whether its container has a memory limit of its own."""
+    memory_limit: int | None = None
+    """Bytes that its container may have; None is no limit of its own."""
+    kills: MemoryKills | None = None
+    """What the kernel killed in its container for want of memory; None: nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,12 @@ class _Death:
 
 
 _LOG = "`outrider logs` has its last words"
+_OOM = "`dmesg | grep -i oom` tells; a person may have done it too"
 _SIGNALS: Mapping[int, _Death] = {
     signal.SIGKILL: _Death(
         "engine_killed",
         "was killed (SIGKILL)",
-        "out of memory is the usual cause: `dmesg | grep -i oom` tells; a person may have done it too",
+        f"out of memory is the usual cause: {_OOM}",
     ),
     signal.SIGILL: _Death(
         "cpu_unsupported",
@@ -63,12 +68,18 @@ _SIGNALS: Mapping[int, _Death] = {
 }
 
 
+_FOLLOWS = frozenset({"engine_died"})
+"""What a log says when one of several processes was killed."""
+
+
 def judge(ended: Ended, failures: tuple[FailureSignature, ...]) -> EngineFailed:
     """The failure that an end is. What its GPU or the kernel reported is added by `device_policy.blamed`."""
     code = ended.exit_code
     evidence = {"exit_code": code, "log": [line[:300] for line in ended.log[-SHOWN:]]}
     how = "without an exit code" if code is None else f"with exit code {code}"
     signature = diagnose(ended.log, failures)
+    if ended.kills is not None and ended.kills.count and (signature is None or signature.code in _FOLLOWS):
+        return _for_memory(ended, ended.kills, evidence)
     if signature is not None:
         telling = next((line for line in ended.log if signature.pattern.search(line)), "")
         return EngineFailed(
@@ -80,16 +91,8 @@ def judge(ended: Ended, failures: tuple[FailureSignature, ...]) -> EngineFailed:
         )
     death = _SIGNALS.get((code or 0) - 128)
     if death is not None:
-        if ended.limited and death.code == "engine_killed" and code == 128 + signal.SIGKILL:
-            return EngineFailed(
-                "cgroup_out_of_memory",
-                f"{ended.name} {death.text}; its container has a memory limit, which it probably passed",
-                hint="raise the model's memory limit, or lower context or parallel",
-                evidence=evidence,
-            )
-        return EngineFailed(
-            death.code, f"{ended.name} {death.text}", retryable=death.retryable, hint=death.hint, evidence=evidence
-        )
+        text, hint = (death.text, death.hint) if code != 128 + signal.SIGKILL else _by_whom(ended, death)
+        return EngineFailed(death.code, f"{ended.name} {text}", retryable=death.retryable, hint=hint, evidence=evidence)
     if code is None:
         return EngineFailed(
             "engine_exited",
@@ -105,3 +108,33 @@ def judge(ended: Ended, failures: tuple[FailureSignature, ...]) -> EngineFailed:
         hint=f"`outrider logs {ended.deployment}` has the whole log",
         evidence=evidence,
     )
+
+
+def _for_memory(ended: Ended, kills: MemoryKills, evidence: Mapping[str, object]) -> EngineFailed:
+    """The kernel killed it, or one of its processes, because memory ran out: its container's, or more than that."""
+    itself = ended.exit_code == 128 + signal.SIGKILL
+    who = f"{ended.name} was killed by the kernel" if itself else f"a process of {ended.name} was killed by the kernel"
+    limit = "" if ended.memory_limit is None else f" of {size(ended.memory_limit)}"
+    seen = {**evidence, "kernel_kills": kills.count, "known_by": kills.source, "memory_limit_bytes": ended.memory_limit}
+    if kills.at_limit:
+        return EngineFailed(
+            "cgroup_out_of_memory",
+            f"{who}: its container reached its memory limit{limit}",
+            hint="give the model less context or fewer slots (`parallel`), or its container more memory",
+            evidence=seen,
+        )
+    return EngineFailed(
+        "host_out_of_memory",
+        f"{who}: memory ran out on this machine, or in what Outrider as a whole may have of it",
+        hint="stop another model, or give this one less context",
+        evidence=seen,
+    )
+
+
+def _by_whom(ended: Ended, death: _Death) -> tuple[str, str]:
+    """Words and hint for a SIGKILL that the kernel did not send for want of memory, or of which nobody knows."""
+    if ended.kills is not None:
+        return f"{death.text}, and not for want of memory", "a person or another program did it"
+    if ended.memory_limit is not None:
+        return death.text, f"its container may have {size(ended.memory_limit)}, which is perhaps too little: {_OOM}"
+    return death.text, death.hint

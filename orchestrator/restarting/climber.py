@@ -22,7 +22,7 @@ from orchestrator.restarting.ledger import Row
 from orchestrator.restarting.rule import Next, Seen
 from orchestrator.restarting.standing import GivenUp, Here, Key, Moment, Standing
 from orchestrator.telling.amounts import count as counted
-from orchestrator.views import LeftRung, RungView
+from orchestrator.views import LeftRung, RungView, State
 
 DOWN, PARKED = "on_lower_rung", "keeps_failing"
 """Issues: it runs on a lower rung; it does not run at all any more."""
@@ -323,7 +323,9 @@ class Climber:
             left=tuple(LeftRung(g.text, g.code, g.failures, g.at.wall) for g in left),
             up_in_s=round(max(0.0, self._c.timing.rung_up - min(now.since(g.at) for g in left)), 1),
         )
-        if d.should_run and all(g.key != here.key for g in left):
+        if d.failures.parked:
+            self._c.issues.close(DOWN, d.name, deployment=d.name)  # it does not run at all
+        elif self._runs(here.key) and all(g.key != here.key for g in left):
             self._c.issues.open(
                 DOWN,
                 d.name,
@@ -333,6 +335,10 @@ class Climber:
                 evidence={"code": last.code, "failures": last.failures, "rung": here.text},
                 deployment=d.name,
             )
+
+    def _runs(self, key: Key) -> bool:
+        """Whether an engine of this rung serves, or may."""
+        return any(e.state is State.READY and self._rung_of(e.plan)[0] == key for e in self._d.engines)
 
     def _row(self, engine: Engine, rung: str, *, ran_for: float, action: Next, error: tuple[str, str]) -> None:
         code, text = error

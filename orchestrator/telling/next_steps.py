@@ -33,6 +33,10 @@ def what_comes(view: DeploymentView) -> Iterator[str]:
         yield _until_ready(view)
     elif view.next_attempt_s is not None:
         yield f"It is tried again {within(view.next_attempt_s)}."
+    elif view.state is State.FAILED and view.rung is not None:
+        yield f"Nothing soon: it failed down to the last rung ({view.rung.text}). It waits for you."
+        yield f"The best plan is tried again in {duration(view.rung.up_in_s)}."
+        return
     elif view.state in _NEXT:
         yield _NEXT[view.state].format(name=name)
     if view.rung is not None:

@@ -89,6 +89,11 @@ async def test_a_service_of_ours_is_started_found_again_and_ended(run_dir: Path)
     await second.stop()  # once more: fine
 
 
+async def test_it_runs_in_its_own_folder(ours: service.Service, run_dir: Path) -> None:
+    """Where its conmons leave files when the kernel ends a container for want of memory."""
+    assert Path(f"/proc/{ours.pid}/cwd").resolve() == run_dir.resolve()
+
+
 async def test_two_that_start_at_once_get_the_same(run_dir: Path) -> None:
     found = await asyncio.gather(*(service.own(run_dir, limit=20) for _ in range(5)))
     assert len({s.pid for s in found}) == 1

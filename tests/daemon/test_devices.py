@@ -17,6 +17,7 @@ from hosts.gpu_sample import GpuSample
 from hosts.telemetry import Sample
 from orchestrator import device_policy, host_watch
 from orchestrator.context import Cause
+from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed
 from orchestrator.host_watch import HostWatch
 from orchestrator.timing import Timing
@@ -132,6 +133,20 @@ async def test_an_event_about_no_gpu_of_ours_is_told_and_changes_nothing(scene: 
     scene.event(79, pci=pci)
     assert (await scene.world.codes()).count("xid") == 1
     assert scene.issues == []
+
+
+async def test_an_xid_while_it_loads_names_a_mute_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dies(engine: Engine, *, limit: float, seen: object) -> None:
+        engine.move(State.CREATING)
+        engine.pid = 4711
+        scene.event(31, pid=4711)
+        raise EngineFailed("engine_exited", "ended with exit code 1")
+
+    monkeypatch.setattr(scene.world.runner, "bring_up", dies)
+    scene.world.run()
+    await scene.world.actor.set_desired(Desired.RUNNING, "t")
+    evidence = await scene.failed_with()
+    assert (evidence["code"], evidence["xid"], evidence["gpu"]) == ("gpu_fault", 31, ONE)
 
 
 async def test_a_report_long_before_an_end_is_not_its_cause() -> None:

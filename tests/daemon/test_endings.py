@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
+from containers.memory_kills import MemoryKills
 from containers.ports import Ports
 from containers.spec import ContainerState, LogLine
 from orchestrator.admission import Admission
@@ -16,6 +18,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.engine import Engine
 from orchestrator.gateway_link import GatewayLink
 from orchestrator.paths import find
+from orchestrator.plan import Limits
 from orchestrator.profiles import load
 from orchestrator.runner import Identity, Runner
 from orchestrator.timing import Timing
@@ -25,8 +28,9 @@ from tests.daemon.world import a_plan, marks_in
 class Ended:
     """In Podman's place: one container that has ended."""
 
-    def __init__(self, code: int, words: str) -> None:
-        self.state = ContainerState("c", "m-1", "exited", {}, "sha256:0", None, None, False, False, code, None)
+    def __init__(self, code: int, words: str, *, oom_killed: bool = False) -> None:
+        state = ContainerState("c", "m-1", "exited", {}, "sha256:0", None, None, False, False, code, None)
+        self.state = replace(state, oom_killed=oom_killed)
         self.words = words
 
     async def inspect(self, container: str) -> ContainerState:
@@ -75,6 +79,27 @@ async def test_why_an_engine_ended(tmp_path: Path, code: int, words: str, kind: 
     assert error.hint
     assert error.evidence["exit_code"] == code
     assert words in error.detail
+
+
+@pytest.mark.parametrize(
+    ("counted", "oom_killed", "limit", "expected"),
+    [
+        (None, True, 1 << 30, ("cgroup_out_of_memory", "podman")),
+        (None, True, None, ("host_out_of_memory", "podman")),
+        (None, False, 1 << 30, ("engine_killed", None)),
+        (MemoryKills(1, True, "memory.oom_control"), False, 1 << 30, ("cgroup_out_of_memory", "memory.oom_control")),
+        (MemoryKills(0, False, "memory.events"), True, 1 << 30, ("engine_killed", None)),
+    ],
+    ids=["podman knows", "podman knows of no limit", "nobody knows", "podman missed it", "the group knows better"],
+)
+async def test_who_knows_of_a_kill_for_want_of_memory(
+    tmp_path: Path, counted: MemoryKills | None, oom_killed: bool, limit: int | None, expected: tuple[str, str | None]
+) -> None:
+    runner = runner_with(tmp_path, Ended(137, "loading", oom_killed=oom_killed))
+    plan = replace(a_plan(), limits=Limits(memory=limit))
+    engine = Engine("0" * 16, "m", 1, plan, "key", None, None, 0.0, container_id="c", kills=counted)
+    error = await runner.why_it_ended(engine)
+    assert (error.code, error.evidence.get("known_by")) == expected
 
 
 async def test_a_reading_of_the_host_that_fails_keeps_no_engine_from_ending(tmp_path: Path) -> None:

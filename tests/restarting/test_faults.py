@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator
+from containers.memory_kills import MemoryKills
 from orchestrator import device_policy
 from orchestrator.errors import EngineFailed
 from orchestrator.faults import FAULTS, POLICIES, Ended, Fault, fault_of, judge, policy_of
@@ -59,31 +60,77 @@ def test_what_others_are_promised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "log", "limited", "expected"),
+    ("code", "log", "expected"),
     [
-        (0, "INFO: Application shutdown complete.", False, ("engine_exited", True)),
-        (1, "", False, ("engine_exited", True)),
-        (None, "", False, ("engine_exited", True)),
-        (137, "", False, ("engine_killed", True)),
-        (137, "", True, ("cgroup_out_of_memory", True)),
-        (134, "", False, ("engine_aborted", True)),
-        (139, "", False, ("engine_crashed", True)),
-        (135, "", False, ("engine_crashed", True)),
-        (143, "", False, ("engine_killed", True)),
-        (132, "", False, ("cpu_unsupported", False)),
-        (139, "get_sub_batch: failed to add token (error -2)", False, ("drafter_overrun", True)),
-        (1, "error: invalid argument: --draft-max", False, ("bad_flag", False)),
-        (1, "ggml_backend_cuda: cudaMalloc failed: out of memory", False, ("out_of_memory", False)),
-        (137, "terminate called after throwing an instance of 'std::bad_alloc'", True, ("out_of_memory", False)),
-        (1, "gguf_init_from_file: invalid magic", False, ("model_unreadable", False)),
+        (0, "INFO: Application shutdown complete.", ("engine_exited", True)),
+        (1, "", ("engine_exited", True)),
+        (None, "", ("engine_exited", True)),
+        (137, "", ("engine_killed", True)),
+        (134, "", ("engine_aborted", True)),
+        (139, "", ("engine_crashed", True)),
+        (135, "", ("engine_crashed", True)),
+        (143, "", ("engine_killed", True)),
+        (132, "", ("cpu_unsupported", False)),
+        (139, "get_sub_batch: failed to add token (error -2)", ("drafter_overrun", True)),
+        (1, "error: invalid argument: --draft-max", ("bad_flag", False)),
+        (1, "ggml_backend_cuda: cudaMalloc failed: out of memory", ("out_of_memory", False)),
+        (137, "terminate called after throwing an instance of 'std::bad_alloc'", ("out_of_memory", False)),
+        (1, "gguf_init_from_file: invalid magic", ("model_unreadable", False)),
     ],
 )
-def test_what_an_end_means(code: int | None, log: str, limited: bool, expected: tuple[str, bool]) -> None:
-    error = judge(Ended("m-1", "m", code, tuple(log.splitlines()), limited), LLAMA)
+def test_what_an_end_means(code: int | None, log: str, expected: tuple[str, bool]) -> None:
+    error = judge(Ended("m-1", "m", code, tuple(log.splitlines())), LLAMA)
     assert (error.code, error.retryable) == expected
     assert error.hint
     assert error.evidence["exit_code"] == code
     assert log in error.detail or expected[0] != "engine_exited"
+
+
+LIMITED, FREE = 40 << 20, None
+
+
+@pytest.mark.parametrize(
+    ("code", "limit", "kills", "expected", "words"),
+    [
+        (137, LIMITED, MemoryKills(1, True, "memory.events"), "cgroup_out_of_memory", "its memory limit of 40 MiB"),
+        (137, FREE, MemoryKills(1, False, "memory.events"), "host_out_of_memory", "memory ran out on this machine"),
+        (137, LIMITED, MemoryKills(1, False, "memory.events"), "host_out_of_memory", "memory ran out on this machine"),
+        (
+            1,
+            LIMITED,
+            MemoryKills(2, True, "podman"),
+            "cgroup_out_of_memory",
+            "a process of m-1 was killed by the kernel",
+        ),
+        (None, FREE, MemoryKills(1, False, "podman"), "host_out_of_memory", "a process of m-1 was killed"),
+        (137, LIMITED, MemoryKills(0, True, "memory.events"), "engine_killed", "and not for want of memory"),
+        (137, FREE, MemoryKills(0, False, "memory.events"), "engine_killed", "and not for want of memory"),
+        (137, LIMITED, None, "engine_killed", "m-1 was killed (SIGKILL)"),
+        (137, FREE, None, "engine_killed", "m-1 was killed (SIGKILL)"),
+        (1, LIMITED, MemoryKills(0, False, "memory.events"), "engine_exited", "ended with exit code 1"),
+    ],
+)
+def test_out_of_memory_is_what_the_kernel_counted_and_never_a_guess(
+    code: int | None, limit: int | None, kills: MemoryKills | None, expected: str, words: str
+) -> None:
+    error = judge(Ended("m-1", "m", code, ("loading",), limit, kills), LLAMA)
+    assert error.code == expected
+    assert words in error.detail
+    assert error.hint
+    if kills is not None and kills.count:
+        assert (error.evidence["kernel_kills"], error.evidence["known_by"]) == (kills.count, kills.source)
+    if kills is None and limit is not None:
+        assert "perhaps too little" in (error.hint or ""), "what is not known is said to be so"
+
+
+def test_a_log_that_names_the_cause_keeps_its_word_and_one_that_tells_of_a_dead_part_does_not() -> None:
+    killed = MemoryKills(1, True, "memory.events")
+    log = ("get_sub_batch: failed to add token (error -2)",)
+    assert judge(Ended("m-1", "m", 139, log, LIMITED, killed), LLAMA).code == "drafter_overrun"
+    vllm = ADAPTERS[Runtime.VLLM].failures
+    log = ("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.",)
+    assert judge(Ended("m-1", "m", 1, log, LIMITED), vllm).code == "engine_died"
+    assert judge(Ended("m-1", "m", 1, log, LIMITED, killed), vllm).code == "cgroup_out_of_memory"
 
 
 def test_exit_status_0_is_said_to_be_none_of_an_engines_ends() -> None:
@@ -107,6 +154,11 @@ def test_what_the_gpu_or_the_kernel_reported_names_a_mute_death(report: dict[str
     told = device_policy.blamed(mute, [{**report, "at": 100.0}], 101.0)
     assert told.code == code
     assert fault_of(code) in (Fault.DEVICE, Fault.HOST_MEMORY, Fault.CGROUP_MEMORY)
+    if report["kind"] == "oom_kill":
+        counted = EngineFailed("host_out_of_memory", "the group's counters say so")
+        both = device_policy.blamed(counted, [{**report, "at": 100.0}], 101.0)
+        assert (both.code, both.detail) == ("host_out_of_memory", "the group's counters say so")
+        assert both.evidence["kernel_reported"] == report["text"]
     named = EngineFailed("drafter_overrun", "the log names it")
     assert device_policy.blamed(named, [{**report, "at": 100.0}], 101.0).code == "drafter_overrun"
 

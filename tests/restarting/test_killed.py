@@ -14,20 +14,18 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator import backoff
 from orchestrator.timing import Timing
 from tests.models import generate as g
 from tests.models.tokenizer import recital
+from tests.restarting.pauses import assert_pauses
 from tests.stack.stack import Stack
 from tests.stack_fixture import MakeStack
 from tests.telling.golden import told
 from tests.waiting import until_sync
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 SEEN = 2.0
 """Seconds from the kill until the daemon has it in its journal, at most: at the real time scale."""
-LATE = 1.5
-"""Seconds that the removal of the dead container and a busy machine may add to a pause."""
 
 LONG = 16_000
 """Tokens of a stream that goes on while the others ask and the engine is killed: 4 s of an idle machine."""
@@ -54,7 +52,7 @@ def back(stack: Stack, generation: int) -> Any:
         serves = view["state"] == "ready" and view["engine"]["generation"] == generation
         return view if serves else None
 
-    return until_sync(there, 40, f"m-{generation} serves")
+    return until_sync(there, 60, f"m-{generation} serves")
 
 
 def assert_seen_at_once(stack: Stack, killed: float, pid: int) -> None:
@@ -73,7 +71,7 @@ def test_an_idle_engine_that_is_killed(make_stack: MakeStack, test_models: Path)
     with stack:
         stack.start("m")
         killed, pid = kill(stack)
-        until_sync(lambda: last(stack, "failed"), 20, "the failure is told")
+        until_sync(lambda: last(stack, "failed"), 60, "the failure is told")
         assert_seen_at_once(stack, killed, pid)
         held = stack.text("m", 20)
         assert held == recital(20), "who asks while none runs is answered by the next"
@@ -119,35 +117,20 @@ def test_an_engine_that_is_killed_while_it_streams(make_stack: MakeStack, test_m
         streamed = clients.submit(Reader(stack, 20).read)
         until_sync(lambda: stack.deployment("m")["in_flight"] == 3, 20, "two wait behind it")
         killed, pid = kill(stack)
-        events = broken.result(20)
+        events = broken.result(60)
         assert time.time() - killed < SEEN, "the client is told at once"  # noqa: TID251 - the journal's clock
         assert "[DONE]" not in events
         errors = [json.loads(event)["error"] for event in events if '"error"' in event]
         assert [error["code"] for error in errors] == ["upstream_lost"], "one error, and it is the last"
         assert events[-1].startswith('{"error"')
-        assert waiting.result(40) == recital(20)
-        *answer, end = streamed.result(40)
+        assert waiting.result(60) == recital(20)
+        *answer, end = streamed.result(60)
         assert end == "[DONE]"
         assert "".join(json.loads(part)["choices"][0]["delta"].get("content") or "" for part in answer) == recital(20)
         back(stack, 2)
         assert_seen_at_once(stack, killed, pid)
         assert_pauses(stack, Timing())
         told(stack, "m", "01-killed-mid-stream")
-
-
-def assert_pauses(stack: Stack, timing: Timing) -> None:
-    """Every pause is the rule's, within its jitter and no further: what was decided, and what was done."""
-    events = stack.events("m")
-    failures = [event for event in events if event["code"] == "failed"]
-    starts = [event["at"] for event in events if event["code"] == "starting"]
-    assert len(starts) == len(failures) + 1, "one start more than failures: no others"
-    for n, failure in enumerate(failures):
-        in_a_row = n % 3 + 1 if failure["evidence"]["action"] == "retry_same" else 1  # a rung begins anew
-        shortest, longest = (backoff.delay(in_a_row, timing, spread) for spread in (-1.0, 1.0))
-        pause, waited = failure["evidence"]["again_in_s"], starts[n + 1] - failure["at"]
-        print(f"pause {n + 1}: {pause} s decided of {shortest:.4g} to {longest:.4g}, {waited:.3f} s waited")
-        assert shortest - 0.001 <= pause <= longest + 0.001
-        assert pause - 0.01 <= waited <= pause + LATE
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ _AMOUNT = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _PLACES: tuple[tuple[str, str], ...] = (
     (r"(?m)^  (?:just now|\d+ (?:s|min|h|d) ago) +(?=[?!>+-] )", "  "),  # the column of times
     (r"(its last words: ).*", r"\1WORDS"),
+    (r", and not for want of memory", ""),  # where the engine's control group could still be read
     (r"\bsha256:[0-9a-f]+", "ID"),
     (r"\boutrider-[0-9a-f]{8}-\S+-\d+-[0-9a-f]{4}\b", "CONTAINER"),
     (r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", "ID"),
