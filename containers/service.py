@@ -76,7 +76,7 @@ async def ensure(run_dir: Path, *, socket: str | None, limit: float) -> Service:
 async def own(run_dir: Path, *, limit: float) -> Service:
     """`ensure` without a look at the operator's services: one of ours, from an earlier call or new."""
     end = time.monotonic() + limit
-    os.makedirs(run_dir, exist_ok=True)
+    await asyncio.to_thread(os.makedirs, run_dir, exist_ok=True)
     async with _lock(run_dir, limit):
         found = await _find_own(run_dir, limit / 4)
         return found or await _start(run_dir, end)
@@ -142,7 +142,7 @@ async def _start(run_dir: Path, end: float) -> Service:
     if podman is None:
         raise PodmanUnreachable("Podman is not installed", hint=trial.INSTALL_HINT)
     path = run_dir / SOCKET_FILE
-    path.unlink(missing_ok=True)
+    await asyncio.to_thread(path.unlink, missing_ok=True)
     environ = dict(os.environ)
     if conf is not None:
         environ["CONTAINERS_CONF"] = str(conf)
@@ -150,7 +150,8 @@ async def _start(run_dir: Path, end: float) -> Service:
     pid = _spawn(podman, path, log, environ)
     started = proc.process(pid)
     if started is not None:
-        _write_private(run_dir / PID_FILE, json.dumps({"pid": pid, "start": started.start, "socket": str(path)}))
+        note = json.dumps({"pid": pid, "start": started.start, "socket": str(path)})
+        await asyncio.to_thread(_write_private, run_dir / PID_FILE, note)
     while not await answers(str(path), 1.0):
         _reap(pid)
         if proc.process(pid) is None:
@@ -206,7 +207,7 @@ async def _end(run_dir: Path, *signals: signal.Signals) -> None:
                 f"the Podman service {pid} does not end, not even killed", hint=f"see /proc/{pid}/stack"
             )
     for name in (PID_FILE, SOCKET_FILE):
-        (run_dir / name).unlink(missing_ok=True)
+        await asyncio.to_thread((run_dir / name).unlink, missing_ok=True)
 
 
 async def _gone(run_dir: Path, pid: int, limit: float) -> bool:

@@ -74,17 +74,17 @@ async def settings(run_dir: Path, *, limit: float) -> Path | None:
     podman = shutil.which("podman")
     if podman is None:
         raise PodmanUnreachable("Podman is not installed", hint=INSTALL_HINT)
-    key = _key(podman)
+    key = await asyncio.to_thread(_key, podman)
     conf = run_dir / CONF_FILE
     cache = run_dir / CACHE_FILE
-    text = _cached(cache, key)
+    text = await asyncio.to_thread(_cached, cache, key)
     if text is None:
         found = await _find(podman, limit)
         text = "" if found.untouched else found.text()
-        _write(cache, json.dumps({"key": key, "conf": text}))
+        await asyncio.to_thread(_write, cache, json.dumps({"key": key, "conf": text}))
     if not text:
         return None
-    _write(conf, text)
+    await asyncio.to_thread(_write, conf, text)
     return conf
 
 

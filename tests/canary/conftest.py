@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.blocking_fixture import nothing_blocks
 from tests.canary.asked import Desk, a_desk
 from tests.engine.running import Running, running
 
+__all__ = ["nothing_blocks"]
 Start = Callable[..., Running]
 
 

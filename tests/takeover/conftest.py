@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.blocking_fixture import nothing_blocks  # noqa: F401 - a fixture
 from tests.cli.conftest import call, daemon, paths, quick_looks  # noqa: F401 - fixtures
 
 
