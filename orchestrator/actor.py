@@ -313,7 +313,7 @@ class Actor:
         """Whether the devices can be had. When they can again, what failed meanwhile says nothing any more."""
         d = self.deployment
         before, d.barred = d.barred, self._context.devices.bar(d)
-        if before is not None and d.barred is None:
+        if before is not None and d.barred is None and not self._steps.ladder.waits_for_person:
             d.failures = backoff.Failures()
             if self._waits and d.should_run:
                 self._emit("held_over", f"{d.name} may be started again")

@@ -77,7 +77,7 @@ class Adopter:
             decision = self._decide(one, actor, asked, proven, newest)
             self._tell(one, decision)
             if decision.action is Adoption.REMOVE or one.labels is None or one.plan is None or actor is None:
-                self._take_down(one)
+                self._take_down(one, proven)
                 kept |= set() if one.labels is None else {one.labels.engine}
                 continue
             engine = self._engine(one, one.labels, one.plan, ready=decision.action is Adoption.ADOPT)
@@ -118,7 +118,7 @@ class Adopter:
         for one in seen:
             if one.container.id in strangers & self._suspects:
                 self._tell(one, Decision(Adoption.REMOVE, "belongs_to_no_engine", {"state": one.container.state}))
-                self._take_down(one)
+                self._take_down(one, await self._c.store.proven())
         self._suspects = strangers
 
     def _see_supervisors(self, seen: Sequence[Seen], serving: Mapping[str, tuple[Actor, Engine]]) -> None:
@@ -211,6 +211,7 @@ class Adopter:
             container_id=one.container.id,
             pid=one.container.pid,
             ready_at=self._c.clock.now() if ready else None,
+            adopted=True,
         )
 
     async def _check_then_adopt(self, actor: Actor, engine: Engine, asked: Mapping[str, Desired]) -> None:
@@ -239,16 +240,22 @@ class Adopter:
             except DatabaseFailed as error:
                 self._c.journal.emit("daemon", "not_noted", f"{d.name}: {error.detail}", deployment=d.name)
 
-    def _take_down(self, one: Seen) -> None:
-        """Remove a container in the background, once; a failure is told and tried again by a later relist."""
+    def _take_down(self, one: Seen, proven: frozenset[str]) -> None:
+        """Remove a container in the background, once; a failure is told and tried again by a later relist. Until it
+        has gone its memory is accounted for: one that still loads takes more than a reading shows."""
         container = one.container.id
         if container in self._leaving:
             return
+        engine = None if one.labels is None else one.labels.engine
+        if engine is not None and one.plan is not None and one.container.alive:
+            self._c.admission.adopt(engine, one.plan, loading=engine not in proven)
         task = asyncio.create_task(self._remove(one), name=f"remove-{one.container.name}")
         self._leaving[container] = task
 
         def ended(task: asyncio.Task[None]) -> None:
             self._leaving.pop(container, None)
+            if engine is not None:
+                self._c.admission.forget(engine)
             error = None if task.cancelled() else task.exception()
             if error is not None:
                 self._c.journal.emit("adoption", "not_removed", f"{one.container.name}: {error}")
@@ -266,7 +273,6 @@ class Adopter:
             if await self._podman.inspect(one.container.id) is not None:
                 raise
         if one.labels is not None:
-            self._c.admission.forget(one.labels.engine)
             await asyncio.to_thread(remove_files, self._c.paths, one.labels.engine)
             await self._c.store.forget_engine(one.labels.engine)
 

@@ -69,6 +69,8 @@ class Engine:
     admit: bool = True
     verdict: EngineFailed | None = None
     """Why we ended its process ourselves; None when we did not."""
+    adopted: bool = False
+    """A former daemon started it: it may be answering requests although this one has not proven it yet."""
     leaving: asyncio.Task[None] | None = None
     """Its take-down, once that has begun: it goes on to its end, whoever waits for it."""
     again_at: float | None = None
@@ -113,6 +115,7 @@ class Engine:
     def _ended(self) -> None:
         self.kills = None if self.watch is None else self.watch.kills
         self.exited.set()
+        self.again_at = None  # what nobody could end has ended: the rest of it is removed now
         if self.on_exit is not None:
             self.on_exit()
 
@@ -122,7 +125,7 @@ class Engine:
             self.watch = None
 
     def facts(self, now: float) -> EngineFacts:
-        again_in = None if self.again_at is None or self.exited.is_set() else max(0.0, self.again_at - now)
+        again_in = None if self.again_at is None else max(0.0, self.again_at - now)
         return EngineFacts(self.generation, self.state, self.plan.digest, again_in)
 
     def view(self, in_flight: int) -> EngineView:

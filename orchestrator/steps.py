@@ -32,7 +32,7 @@ from orchestrator.errors import (
     EngineFailed,
     OutriderError,
 )
-from orchestrator.lifecycle import Step
+from orchestrator.lifecycle import COMING, Step
 from orchestrator.plan import Plan
 from orchestrator.restarting.climber import Climber
 from orchestrator.switch_step import SwitchStep
@@ -223,6 +223,8 @@ class Steps:
             async with self._c.demand.room_for(self._d, plan, self._seen):
                 await self.bring_up(await self.new_engine(plan))
         except DoesNotFit as error:
+            if plan.digest != self._d.proven:
+                self._d.wanted = None  # planned anew, for what is left
             self.record_failure(error, ran_for=0.0)
 
     async def _devices_of(self, plan: Plan) -> bool:
@@ -366,7 +368,10 @@ class Steps:
             engine.admit = False
             engine.move(State.DRAINING)
             self._publish()
-        if engine.state is State.DRAINING and leaving is None:
+        unproven = engine.adopted and engine.state in COMING
+        if unproven:
+            engine.admit = False
+        if (engine.state is State.DRAINING or unproven) and leaving is None:
             reached(Place.DRAINING)
             drained = await self._c.runner.drain(engine, self._c.routing.revision)
             self.emit(

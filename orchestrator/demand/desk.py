@@ -119,6 +119,7 @@ class Desk:
             on_demand=d.desired is not Desired.RUNNING,
             pinned=d.entry.pinned,
             paused_by=self._automation.paused(d.name),
+            wedged=all(e.state is State.WEDGED for e in live),
             loading=engine is None or (d.busy and engine.state is State.READY),
             leaving=d.leaving is not None or (engine is not None and engine.state is not State.READY),
             in_flight=self._gateway.in_flight(d.name),

@@ -34,6 +34,8 @@ class Resident:
     paused_by: str | None = None
     loading: bool = False
     leaving: bool = False
+    wedged: bool = False
+    """All that is left of it is an engine that nothing can end: it holds its memory, and nobody can say how long."""
     in_flight: int = 0
     waiting: int = 0
     resident_s: float | None = None
@@ -48,6 +50,8 @@ class Resident:
 def kept(resident: Resident, residence: float) -> Why | None:
     """Why it may not be unloaded now; None when it may. `residence` is how long a model stays at least."""
     name = resident.name
+    if resident.wedged:
+        return Why("wedged", f"an engine of {name} does not go", f"`outrider why {name}` names what holds it")
     if not resident.on_demand:
         return Why("runs_always", f"{name} is to run always", f"`outrider start --on-demand {name}` lets it make way")
     if resident.pinned:

@@ -74,7 +74,7 @@ def decide(asked: Asked, residents: Sequence[Resident], rules: Rules) -> Decisio
     (`kept`), and the numbers."""
     others = [r for r in residents if r.name != asked.name]
     short = {d: size - asked.free[d] for d, size in asked.needs.items() if d in asked.free and size > asked.free[d]}
-    demand = _Demand(short, conflicts(asked.name, frozenset(r.name for r in others), rules.groups))
+    demand = _Demand(short, conflicts(asked.name, frozenset(r.name for r in others if not r.wedged), rules.groups))
     numbers: dict[str, object] = {"needed_bytes": dict(asked.needs), "free_bytes": dict(asked.free)}
     if demand.conflicts:
         numbers["groups"] = sorted({c.group for c in demand.conflicts})

@@ -81,6 +81,7 @@ class RoomQueue:
     async def _make_room(self, d: Deployment, needs: Mapping[str, int], seen: Seen) -> None:
         begun = self._clock.now()
         said: object = None
+        shown: str | None = None
         while True:
             decision = self._decide(d, needs, self._clock.now() - begun)
             if decision.action is RoomStep.READY:
@@ -88,8 +89,9 @@ class RoomQueue:
             if decision.action is RoomStep.REFUSE:
                 raise words.no_room(d.name, decision)
             text = words.waiting(d.name, decision)
-            d.reason = Why(WAITING, text)
-            seen(State.CREATING, text)
+            if text != shown:  # showing it wakes all who wait: two of them would keep each other awake
+                shown, d.reason = text, Why(WAITING, text)
+                seen(State.CREATING, text)
             if decision.action is RoomStep.EVICT:
                 self._granted[d.name] = needs
                 await self._evict(d, decision)

@@ -164,6 +164,11 @@ class Climber:
         )
         d.failures = backoff.Failures(d.failures.count, parked=True)
 
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether it failed while automation is paused: nothing starts it again before that is over."""
+        return self._waits_for_person is not None
+
     # the rung
 
     def choose(self, found: Planned) -> Planned:

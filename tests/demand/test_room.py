@@ -224,3 +224,13 @@ def test_when_an_idle_model_is_unloaded(
 ) -> None:
     decision = idle.decide(resident("a", **more), ttl=ttl, heard=heard)
     assert (decision.action, decision.reason) == (action, reason)
+
+
+def test_an_engine_that_nothing_can_end_is_neither_waited_for_nor_counted_in_a_group() -> None:
+    """Two that waited for what the other one had left would wait for ever."""
+    left = resident("left", wedged=True, loading=True)
+    refused = room.decide(asked(4, 0), [left], RULES)
+    assert (refused.action, refused.reason) == (RoomStep.REFUSE, "no_room")
+    assert refused.evidence["kept"] == {"left": {"code": "wedged", "text": "an engine of left does not go"}}
+    pair = Rules((Group(name="pair", members=("new", "left")),))
+    assert room.decide(asked(4, 4), [left], pair).action is RoomStep.READY

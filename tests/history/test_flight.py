@@ -163,6 +163,25 @@ async def test_the_end_of_a_wedged_process_is_seen_at_once(world: World) -> None
     assert world.d.reason is None
 
 
+async def test_what_is_left_of_a_process_that_ended_is_looked_at_more_and_more_rarely_too(world: World) -> None:
+    """Its memory is held by nobody, and then Podman is away: each try fails at once, and none follows at once."""
+    engine = await world.started()
+    world.runner.fail_down = wedged()
+    world.runner.kill()
+    await until(lambda: engine.state is State.WEDGED, LIMIT, "wedged")
+    for failure in (wedged(), PodmanFailed("nobody answers")):
+        world.runner.fail_down, tries = failure, engine.tries
+        engine.again_at = None
+        world.actor.wake()
+        await until(lambda tries=tries: engine.tries > tries, LIMIT, "tried again")  # type: ignore[misc]
+        assert engine.facts(world.clock.now()).again_in, "and not at once again"
+    downs = world.runner.downs
+    for _ in range(20):
+        world.actor.wake()
+        await asyncio.sleep(0)
+    assert world.runner.downs == downs
+
+
 async def test_a_switch_whose_old_engine_is_wedged_goes_on(world: World) -> None:
     """Break before make: what was to make room did not go. The new one starts if there is room for it all the same."""
     old = await world.started()
