@@ -11,7 +11,8 @@ import itertools
 import random
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,25 +23,32 @@ import structlog
 from orchestrator import engine as engine_module
 from orchestrator import proof
 from orchestrator import steps as steps_module
-from orchestrator.actor import Actor
 from orchestrator.context import Cause
-from orchestrator.deployment import Deployment
 from orchestrator.engine import Engine
 from orchestrator.errors import MEMORY_GUARD, EngineFailed, OutriderError
+from orchestrator.events import Journal
 from orchestrator.flight import Outcome
 from orchestrator.lifecycle import BIRTH, allowed
+from orchestrator.plan import Plan
 from orchestrator.stopping import clearing
-from orchestrator.views import Desired, State
-from tests.history import daemon as daemon_module
+from orchestrator.views import Desired, Event, State
+from tests.history import ending, planner
+from tests.history import engines as engines_module
 from tests.history import machine as machine_module
-from tests.history.daemon import KINDS, Daemon, Database
-from tests.history.machine import GPUS, SIZES, Machine, Process
-from tests.history.virtual_time import WALL, VirtualLoop
+from tests.history.checks import Checks
+from tests.history.daemon import Daemon, World
+from tests.history.database import Database
+from tests.history.gateway import Front, Request
+from tests.history.machine import FLAWS, Machine, Process
+from tests.history.planner import KINDS
+from tests.history.virtual_time import WALL, HotLoop, VirtualLoop
 
 MODELS = tuple(KINDS)
 SOON = 0.3
-SETTLING = 1500.0
-"""Seconds of made-up time after the last fault in which everything has to be as it should be."""
+LOOK = 10.0
+"""Seconds after which it is looked again, if nothing happens meanwhile."""
+FATES = ("dies", "never", "wrong", "cut_off")
+"""Of a process that is launched: it ends while it loads, never loads, answers wrong, its port leads nowhere."""
 DEFECTS = frozenset({"invariant_broken", "step_crashed", "start_crashed", "actor_crashed", "host_not_read"})
 
 
@@ -66,9 +74,14 @@ class History:
         self.states: dict[str, State] = {}
         self.told: list[str] = []
         """What happened, in order: a history that is played again tells the same."""
-        self.was_full = False
-        """Whether the disk was: rows that could not be removed then may be left."""
         self.wrong = self.machine.wrong
+        self.requests: list[Request] = []
+        self.front = Front(self.machine)
+        self.checks = Checks(self)
+        self.front.broken = self.checks.broken
+        self.machine.launched = self._launched
+        self.machine.ended = self.front.process_ended
+        self.machine.leaving = self._leaving
         self._numbers, self._ids = itertools.count(1), itertools.count(1)
         self._patches: list[Any] = [
             mock.patch.object(engine_module, "ExitWatch", self._watch),
@@ -77,8 +90,11 @@ class History:
             mock.patch("random.uniform", self.chance.uniform),
             mock.patch.object(clearing, "kill", self.machine.kill),
             mock.patch.object(clearing, "with_states", tuple),
-            mock.patch.object(proof, "prove", daemon_module.prove),
+            mock.patch.object(proof, "prove", engines_module.prove),
             mock.patch("orchestrator.runner.validate", _allowed),
+            mock.patch("orchestrator.runner.listens", self._listens),
+            mock.patch.object(Plan, "digest", property(self._digest(Plan.digest.fget))),  # type: ignore[attr-defined]
+            mock.patch.object(Journal, "emit", self._emitted(Journal.emit)),
         ]
         for patch in self._patches:
             patch.start()
@@ -97,7 +113,8 @@ class History:
             patch.stop()
         structlog.configure(**self._log)
         try:
-            self.loop.run_until_complete(self._all_ended())
+            with suppress(HotLoop):  # it was told already
+                self.loop.run_until_complete(self._all_ended())
         finally:
             self.loop.close()
             run = self.daemon.context.paths.run_dir
@@ -132,6 +149,43 @@ class History:
 
         return moving
 
+    def _emitted(self, emit: Callable[..., Event]) -> Callable[..., Event]:
+        def emitting(*values: Any, **more: Any) -> Event:
+            event = emit(*values, **more)
+            if values[0] is self._journal():
+                self.checks.emitted(event)
+            return event
+
+        return emitting
+
+    def _digest(self, made: Callable[[Plan], str]) -> Callable[[Plan], str]:
+        """Made once a plan: a third of a history's time goes there."""
+        known: dict[int, tuple[Plan, str]] = {}
+
+        def digest(plan: Plan) -> str:
+            if id(plan) not in known:
+                known[id(plan)] = plan, made(plan)
+            return known[id(plan)][1]
+
+        return digest
+
+    def _journal(self) -> Journal | None:
+        return self.daemon.journal if hasattr(self, "daemon") else None
+
+    def _leaving(self) -> Collection[str]:
+        return self.daemon.adopter._leaving.keys()
+
+    def _launched(self, process: Process) -> None:
+        self.checks.launched(process)
+
+    def _listens(self, pid: int, port: int) -> bool | None:
+        process = self.machine.process(pid)
+        return process is not None and process.alive and process.loaded(self.machine.now)
+
+    def paused(self, name: str) -> bool:
+        """Whether a person told the daemon to keep its hands off, and it knows."""
+        return bool({name, "*"} & set(self.database.paused)) and self.daemon.context.automation.paused(name) is not None
+
     def _heard(self, _: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         name = str(event.get("event"))
         if method in ("error", "critical", "exception") or name in DEFECTS:
@@ -153,27 +207,14 @@ class History:
 
     def look(self) -> None:
         """What must hold at any moment."""
-        for device, size in SIZES.items():
-            promised = sum(c.size for c in self.daemon.admission.promised().values() if device in c.devices)
-            if promised > size:
-                self.wrong.append(f"{promised} bytes of {device} are promised, and it has {size}")
-        for actor in self.daemon.registry.all():
-            self._look_at(actor)
+        self.checks.look()
         if self.wrong:
             raise Wrong("\n".join(["", *self.wrong[:5], "after:", *self.told[-30:], "journal:", *self.story(40)]))
 
-    def _look_at(self, actor: Actor) -> None:
-        d = actor.deployment
-        engine = d.serving_engine
-        for one in d.engines:
-            if self.states.get(one.id, one.state) is not one.state and one.state not in BIRTH:
-                self.wrong.append(f"{one.name} is {one.state}, and went to {self.states[one.id]}")
-        route = d.route(self.machine.now)
-        admitting = [e.generation for e in route.engines if e.admit]
-        if len(admitting) > 1 or (admitting and (engine is None or admitting != [engine.generation])):
-            self.wrong.append(f"{d.name} admits at {admitting}, and {d.serving} serves")
-        if d.name in self.wishes and d.name not in self.unsure and d.desired is not self.wishes[d.name]:
-            self.wrong.append(f"{d.name} is to be {self.wishes[d.name]}, and {d.desired} is desired")
+    def look_at_state(self, one: Engine) -> None:
+        """That nobody moved an engine but by `move`."""
+        if self.states.get(one.id, one.state) is not one.state and one.state not in BIRTH:
+            self.wrong.append(f"{one.name} is {one.state}, and went to {self.states[one.id]}")
 
     def story(self, lines: int) -> list[str]:
         """The newest of the journal, without what the folder's name makes different."""
@@ -185,6 +226,7 @@ class History:
 
     async def _ask(self, what: Callable[[], Awaitable[object]], name: str, wish: Desired | None = None) -> None:
         """As an API call: it may be refused, and it may not be waited for to the end."""
+        self.checks.asked(name)
         if wish is not None:
             self.unsure.add(name)
         asking = asyncio.ensure_future(what())
@@ -207,6 +249,19 @@ class History:
         verbs = self.daemon.verbs
         await self._ask(lambda: verbs.set_desired(name, Desired.STOPPED, author="p"), name, Desired.STOPPED)
 
+    async def on_demand(self, name: str) -> None:
+        verbs = self.daemon.verbs
+        await self._ask(lambda: verbs.set_desired(name, Desired.ON_DEMAND, author="p"), name, Desired.ON_DEMAND)
+
+    async def pause(self, name: str | None) -> None:
+        with suppress(OutriderError):
+            await self.daemon.pausing.pause(name, "p")
+
+    async def resume(self, name: str | None) -> None:
+        with suppress(OutriderError):
+            await self.daemon.pausing.resume(name, "p")
+        self.checks.resumed()
+
     async def restart(self, name: str) -> None:
         await self._ask(lambda: self.daemon.verbs.restart(name, author="p"), name)
 
@@ -220,12 +275,12 @@ class History:
         """Its configuration changed in what it launches."""
         self.taste[name] = self.taste.get(name, 0) + 1
         actor = self.daemon.registry.get(name)
-        await self._ask(lambda: actor.define(daemon_module.entry(name), Cause("reload", "configuration")), name)
+        await self._ask(lambda: actor.define(planner.entry(name), Cause("reload", "configuration")), name)
 
     async def govern(self, name: str, speculate: bool) -> None:
         """The governor takes speculation off, or back."""
         actor = self.daemon.registry.get(name)
-        if actor.deployment.serving_engine is not None:
+        if actor.deployment.serving_engine is not None and not self.paused(name):
             cause = Cause("governor", "governor", automatic=True)
             await self._ask(lambda: actor.replan(cause, speculate=speculate), name)
 
@@ -237,9 +292,15 @@ class History:
 
     async def request(self, name: str, seconds: float) -> None:
         """Somebody talks to it."""
-        engine = self.daemon.registry.get(name).deployment.serving_engine
-        if engine is not None and engine.admit and engine.state is State.READY:
-            self.daemon.gateway.requests.setdefault(engine.id, []).append(self.machine.now + seconds)
+        self.requests = [r for r in self.requests if r.ended is None]
+        self.requests.append(self.front.arrive(name, seconds))
+
+    async def renew(self, name: str) -> None:
+        """Its port is to be another one."""
+        actor = self.daemon.registry.get(name)
+        engine = actor.deployment.serving_engine
+        if engine is not None:
+            await self._ask(lambda: actor.renew(engine.generation), name)
 
     # what goes wrong
 
@@ -248,7 +309,7 @@ class History:
 
     async def crash(self, name: str) -> None:
         for process in self._processes(name):
-            process.end(139)
+            process.end(139, fault=True)
 
     async def guard(self, name: str) -> None:
         """Memory is short, and it goes first."""
@@ -263,6 +324,15 @@ class History:
         generations = {e.generation for e in actor.deployment.live()}
         verdict = EngineFailed("engine_stalled", "no tokens", retryable=True)
         await self._ask(lambda: actor.fail_engines(generations, verdict), name)
+
+    async def hang(self, name: str) -> None:
+        """It answers nothing any more; a while later its health says so."""
+        for process in self._processes(name):
+            process.hung = True
+
+    async def flaw(self, name: str, which: str) -> None:
+        """From now on some launches of it fail, and go on failing when all else is well."""
+        self.machine.flaws[name] = which
 
     async def doom(self, fate: str) -> None:
         """What becomes of the next process."""
@@ -284,19 +354,22 @@ class History:
         for process in self._processes(name):
             if process.stuck:
                 process.stuck = False
-                process.end(137)
+                process.end(137, fault=True)
 
     async def keep_memory(self, keeps: bool) -> None:
         """The driver does not give back what ends from now on; or it gives all back."""
         self.machine.keeps = keeps
         if not keeps:
+            self.machine.healed = self.machine.now
             for process in self.machine.processes:
                 process.kept = {}
 
     async def podman(self, how: str) -> None:
+        self.checks.disturbed()
         self.machine.podman = how
 
     async def lose_answers(self, number: int) -> None:
+        self.checks.disturbed()
         self.machine.lost_answers = number
 
     async def kill_conmon(self, name: str) -> None:
@@ -306,17 +379,19 @@ class History:
 
     async def fill_disk(self, full: bool) -> None:
         self.database.full = full
-        self.was_full |= full
+        self.database.was_full_after = self.machine.now if full else self.database.was_full_after
 
     async def kill_daemon(self) -> None:
         """And start the next one, as systemd does."""
         await self.daemon.kill()
         self._lose_callers()
+        self.checks.daemon_died()
         self.daemon = await self._born()
 
     async def end_daemon(self) -> None:
         await self.daemon.end()
         self._lose_callers()
+        self.checks.daemon_died()
         self.daemon = await self._born()
 
     def _lose_callers(self) -> None:
@@ -331,10 +406,15 @@ class History:
         self.unsure.clear()
 
     async def _born(self) -> Daemon:
-        return await Daemon.born(self.machine, self.database, self.folder / "s", next(self._numbers), self.taste)
+        world = World(self.machine, self.database, self.front, self.folder / "s", self.taste)
+        return await Daemon.born(world, next(self._numbers))
 
     async def time_passes(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        end = self.machine.now + seconds
+        while end - self.machine.now > LOOK:
+            await asyncio.sleep(LOOK)
+            self.look()
+        await asyncio.sleep(max(0.0, end - self.machine.now))
 
     # the end of it
 
@@ -344,71 +424,20 @@ class History:
 
     async def _finish(self) -> None:
         self.machine.heal()
-        self.database.full = False
+        if self.database.full:
+            await self.fill_disk(False)
+            self.database.was_full_after = self.machine.now
         self.told.append(f"{self.machine.now:.3f} healed")
-        await asyncio.sleep(120.0)
+        await self.time_passes(120.0)
+        await self.resume(None)
         for name, wish in sorted(self.wishes.items()):
             await self._ask(
                 lambda name=name, wish=wish: self.daemon.verbs.set_desired(name, wish, author="again"),  # type: ignore[misc]
                 name,
                 wish,
             )
-        await asyncio.sleep(SETTLING)
+        self.wrong += await ending.settle(self)
         self.look()
-        for actor in self.daemon.registry.all():
-            self._come_about(actor)
-        self._nothing_left()
-        self.look()
-
-    def _come_about(self, actor: Actor) -> None:
-        d = actor.deployment
-        wish = self.wishes.get(d.name, d.desired)
-        if wish is Desired.STOPPED and d.engines:
-            self.wrong.append(f"{d.name} is to be stopped, and has {[(e.name, e.state) for e in d.engines]}")
-        if wish is Desired.RUNNING and (d.serving_engine is None or len(d.engines) != 1):
-            room = self._has_room(d)
-            if room or d.reason is None or d.reason.code != "too_big":
-                found = [(e.name, e.state.value) for e in d.engines]
-                self.wrong.append(f"{d.name} is to run: {found}, {d.reason}, {d.failures}, stuck {d.stuck_until}")
-
-    def _has_room(self, d: Deployment) -> bool:
-        """Whether there is memory for its plan (what has served waits for its own devices), or for a new one."""
-        admission, kind = self.daemon.admission, KINDS[d.name]
-        if d.wanted is not None:
-            return (admission.free_for(d.wanted) or 0) >= d.wanted.expected_memory.total
-        needed = kind.size - (0 if d.speculate else 3 * machine_module.GIB)
-        free = sorted((admission.free([gpu]) or 0 for gpu in GPUS), reverse=True)
-        return (free[kind.gpus - 1] if kind.gpus else admission.free(["host"]) or 0) >= needed
-
-    def _nothing_left(self) -> None:
-        engines = {e.id: e for a in self.daemon.registry.all() for e in a.deployment.engines}
-        containers = {e.container_id for e in engines.values()}
-        for container in self.machine.containers.values():
-            if container.id not in containers:
-                self.wrong.append(f"{container.spec.name} ({container.state}) is nobody's")
-        for process in self.machine.processes:
-            if process.alive and process.container not in containers:
-                self.wrong.append(f"process {process.pid} of {process.deployment}-{process.generation} is nobody's")
-        for engine in self.daemon.admission.claims():
-            if engine not in engines:
-                self.wrong.append(f"memory is promised to {engine}, which is no engine")
-        if self.daemon.admission.queues.lines():
-            self.wrong.append(f"in the queues: {self.daemon.admission.queues.lines()}")
-        if self.daemon.quarantine.held:
-            self.wrong.append(f"left alone: {list(self.daemon.quarantine.held)}")
-        for file in self.daemon.context.paths.engines.iterdir():
-            if file.name.removesuffix(".key") not in engines:
-                self.wrong.append(f"{file.name} is nobody's")
-        rest = set(self.database.engines) - set(engines)
-        if rest and not self.was_full:
-            self.wrong.append(f"rows of engines that are gone: {rest}")
-        waiting = [task for task in self.asked if not task.done()]
-        if waiting:  # three to one start
-            self.wrong.append(f"{len(waiting)} still wait to hear of a start")
-        known = {"journal", "reconcile", "telemetry", *(f"actor-{name}" for name in MODELS)}
-        others = [name for name in self.daemon.tasks() if name not in known]
-        if others:
-            self.wrong.append(f"tasks that have not ended: {others}")
 
 
 def _allowed(*_: object) -> None:
@@ -422,17 +451,23 @@ def _nowhere(*_: object) -> Any:
 HAPPENINGS: dict[str, tuple[int, Callable[[random.Random], tuple[Any, ...]]]] = {
     "start": (14, lambda dice: (dice.choice(MODELS),)),
     "stop": (6, lambda dice: (dice.choice(MODELS),)),
+    "on_demand": (12, lambda dice: (dice.choice(MODELS),)),
+    "pause": (2, lambda dice: (dice.choice([*MODELS, None]),)),
+    "resume": (3, lambda dice: (dice.choice([*MODELS, None, None, None]),)),
     "restart": (3, lambda dice: (dice.choice(MODELS),)),
     "apply": (2, lambda dice: (dice.choice(MODELS),)),
     "drain": (1, lambda dice: (dice.choice(MODELS),)),
     "reconfigure": (4, lambda dice: (dice.choice(MODELS),)),
     "govern": (4, lambda dice: (dice.choice(MODELS), dice.random() < 0.4)),
     "wait_for_start": (3, lambda dice: (dice.choice(MODELS),)),
-    "request": (5, lambda dice: (dice.choice(MODELS), dice.choice([1.0, 20.0, 400.0]))),
+    "request": (22, lambda dice: (dice.choice(MODELS), dice.choice([1.0, 1.0, 20.0, 20.0, 400.0]))),
+    "renew": (1, lambda dice: (dice.choice(MODELS),)),
     "crash": (5, lambda dice: (dice.choice(MODELS),)),
     "guard": (2, lambda dice: (dice.choice(MODELS),)),
     "not_live": (3, lambda dice: (dice.choice(MODELS),)),
-    "doom": (5, lambda dice: (dice.choice(["dies", "never", "wrong"]),)),
+    "doom": (5, lambda dice: (dice.choice(FATES),)),
+    "flaw": (5, lambda dice: (dice.choice(MODELS), dice.choice([*FLAWS]))),
+    "hang": (2, lambda dice: (dice.choice(MODELS),)),
     "deafen": (2, lambda dice: (dice.choice(MODELS),)),
     "stick": (3, lambda dice: (dice.choice(MODELS),)),
     "unstick": (2, lambda dice: (dice.choice(MODELS),)),
@@ -448,6 +483,10 @@ HAPPENINGS: dict[str, tuple[int, Callable[[random.Random], tuple[Any, ...]]]] = 
 """What may happen: how often, and with what."""
 
 
+AGAIN = "from tests.history.history import played; played({}, {})"
+"""Plays a history again."""
+
+
 def played(seed: int, steps: int = 40) -> list[str]:
     """The history of this number, to its end; what happened in it. Raises `Wrong`."""
     dice = random.Random(seed)
@@ -458,6 +497,6 @@ def played(seed: int, steps: int = 40) -> list[str]:
                 name = dice.choices(names, weights)[0]
                 history.do(name, *HAPPENINGS[name][1](dice), then=dice.choice([0.0, 0.011, 0.05, 0.3, 1.0]))
             history.finish()
-        except Wrong as error:
-            raise Wrong(f"history {seed} ({steps} steps): {error}") from None
+        except (Wrong, HotLoop) as error:
+            raise Wrong(f"history {seed} ({steps} steps; {AGAIN.format(seed, steps)}): {error}") from None
         return [*history.told, *history.story(2000)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,15 @@ GPUS = ("0000:01:00.0", "0000:02:00.0")
 SIZES = {HOST: 64 * GIB, GPUS[0]: 24 * GIB, GPUS[1]: 24 * GIB}
 LATENCY = 0.02
 HANGS = 30.0
+RUNNING = ("running", "stopping")
+FLAWS: Mapping[str, Callable[[str, int], bool]] = {
+    "none": lambda _method, _slots: False,
+    "drafting": lambda method, _slots: method != "none",
+    "dflash": lambda method, _slots: method == "dflash",
+    "slots": lambda _method, slots: slots > 2,
+    "all": lambda _method, _slots: True,
+}
+"""Which launches fail, by method and slots."""
 
 
 def node(gpu: str) -> str:
@@ -50,13 +59,22 @@ class Process:
     fate: str
     load_s: float
     alive: bool = True
+    engine: str = ""
+    """Its engine's id."""
+    rung: tuple[str, int] = ("none", 4)
+    """Method and slots that it was launched with."""
+    flawed: bool = False
+    """It was launched with what does not work."""
     deaf: bool = False
     """It ignores SIGTERM."""
+    hung: bool = False
+    """It listens and answers nothing any more."""
     stuck: bool = False
     """It is in the driver's hands: nothing ends it."""
     kept: dict[str, int] = field(default_factory=dict)
     """Bytes that the driver keeps after its end."""
     code: int | None = None
+    ended_at: float | None = None
     watchers: list[Callable[[], None]] = field(default_factory=list)
 
     def loaded(self, now: float) -> bool:
@@ -68,13 +86,14 @@ class Process:
         share = min(1.0, (now - self.started) / self.load_s) if self.load_s else 1.0
         return int(self.size.get(device, 0) * share)
 
-    def end(self, code: int, *, by_force: bool = True) -> bool:
-        """Die, if it can."""
+    def end(self, code: int, *, fault: bool = False) -> bool:
+        """Die, if it can; by Outrider's hand unless it is a fault."""
         if not self.alive:
             return True
-        if self.stuck and by_force:
+        if self.stuck:
             return False
-        self.alive, self.stuck, self.code = False, False, code
+        self.alive, self.code, self.ended_at = False, code, self.machine.now
+        self.machine.ended(self, fault)
         if self.machine.keeps:
             self.kept = dict(self.size)
         for ended in self.watchers:
@@ -112,6 +131,15 @@ class Machine:
         """So many of the next changes are made, and Podman says that they failed."""
         self.keeps = False
         """Whether the driver keeps the memory of what ends from now on."""
+        self.healed = 0.0
+        """When the driver gave back last what it had kept."""
+        self.flaws: dict[str, str] = {}
+        """By model: which launches of it fail again and again (`FLAWS`)."""
+        self.leaving: Callable[[], Collection[str]] = tuple
+        """Containers that belong to no engine and are being removed."""
+        self.launched: Callable[[Process], None] = lambda _: None
+        self.ended: Callable[[Process, bool], None] = lambda *_: None
+        """Told of each end, and whether it was a fault."""
         self.wrong: list[str] = []
         """What must never be, and was."""
 
@@ -163,6 +191,10 @@ class Machine:
     def process(self, pid: int) -> Process | None:
         return next((p for p in self.processes if p.pid == pid), None)
 
+    def last_end(self, container: str) -> float:
+        """When the last process of a container ended; 0.0 for none."""
+        return max((p.ended_at or 0.0 for p in self.processes if p.container == container), default=0.0)
+
     def alive_in(self, container: str) -> tuple[Holder, ...]:
         return tuple(
             Holder(p.pid, "engine", state="D" if p.stuck else "S")
@@ -189,19 +221,32 @@ class Machine:
             started=self.now,
             fate=self.fates.popleft() if self.fates else "loads",
             load_s=float(spec.env["LOAD_S"]),
+            engine=spec.labels["io.outrider.engine"],
+            rung=(spec.env["METHOD"], int(spec.env["SLOTS"])),
         )
         self.processes.append(process)
         container.process, container.state = process, "running"
+        process.flawed = FLAWS[self.flaws.get(process.deployment, "none")](*process.rung)
         if process.fate == "dies":
-            self.loop.call_later(process.load_s / 2, process.end, 1)
+            self.loop.call_later(process.load_s / 2, self._fail, process, 1)
+        elif process.flawed:
+            # while it loads, or once it serves
+            after = process.load_s / 2 if process.generation % 2 else process.load_s + 15.0
+            self.loop.call_later(after, self._fail, process, 134)
         self._look_at_memory(process)
+        self.launched(process)
+
+    def _fail(self, process: Process, code: int) -> None:
+        if not process.end(code, fault=True):  # once the driver lets go of it
+            self.loop.call_later(HANGS, self._fail, process, code)
 
     def _look_at_memory(self, newest: Process) -> None:
         for device, size in SIZES.items():
             if self.will_use(device) > size and newest.size.get(device):
                 on = [f"{p.deployment}-{p.generation}" for p in self.processes if p.alive and p.size.get(device)]
                 self.wrong.append(f"{device} has {size // GIB} GiB, and {self.will_use(device) / GIB:.1f} go to {on}")
-        mine = [p for p in self.processes if p.alive and not p.stuck and p.deployment == newest.deployment]
+        here = [p for p in self.processes if p.alive and not p.stuck and p.deployment == newest.deployment]
+        mine = [p for p in here if p.container not in self.leaving()]
         loading = [p for p in mine if not p.loaded(self.now)]
         if len(loading) > 1 or len(mine) > 2:
             self.wrong.append(f"{[f'{p.deployment}-{p.generation}' for p in mine]} side by side")
@@ -209,13 +254,14 @@ class Machine:
     def heal(self) -> None:
         """All faults end, and what was stuck goes."""
         self.podman, self.lost_answers, self.keeps = "there", 0, False
+        self.healed = self.now
         self.fates.clear()
         for process in self.processes:
-            process.kept, process.deaf = {}, False
+            process.kept, process.deaf, process.hung = {}, False, False
             if process.stuck:
                 process.stuck = False
                 if process.container not in self.containers:
-                    process.end(137)
+                    process.end(137, fault=True)
 
 
 class Watch:
@@ -227,6 +273,11 @@ class Watch:
             self._loop.call_soon(ended)
         else:
             self._process.watchers.append(ended)
+
+    @property
+    def kills(self) -> int | None:
+        """What its cgroup counts of ends for want of memory: it has none here."""
+        return None
 
     def send(self, number: int) -> bool:
         if self._process is not None:
@@ -323,7 +374,7 @@ class Podman:
     def _state(self, container: Container) -> ContainerState:
         process = container.process
         alive = process is not None and process.alive
-        if process is not None and not alive and container.conmon and container.state == "running":
+        if process is not None and not alive and container.conmon and container.state in RUNNING:
             container.state = "exited"
         return ContainerState(
             id=container.id,
@@ -331,7 +382,7 @@ class Podman:
             state=container.state,
             labels=dict(container.spec.labels),
             image_id=container.spec.image,
-            pid=None if process is None or container.state != "running" else process.pid,
+            pid=None if process is None or container.state not in RUNNING else process.pid,
             conmon_pid=1,
             conmon_alive=container.conmon,
             alive=alive,
@@ -341,9 +392,11 @@ class Podman:
 
     async def stop(self, container: str, timeout: float, *, limit: float | None = None) -> None:
         def ask() -> bool:
-            process = self._get(container).process
+            found = self._get(container)
+            process = found.process
             if process is not None:
                 process.ask_to_end()
+                found.state = "stopping" if process.alive else found.state
             return process is None or not process.alive
 
         def force() -> None:

@@ -1,13 +1,18 @@
 """Histories: people ask, engines die, Podman is silent, daemons are killed; and nothing comes about that must never.
 
-Through all of it: no transition that the table does not have, never more on a device than it has, never two engines
-of a model that load at once, one engine at most that admits; no wish that is lost; nobody who waits for a start for
-ever. And once the faults are over: what is to run serves where there is room, what is to be stopped is gone, and no
-container, process, file, row, promise, place in a queue or task is left over.
+Through all of it: no transition that the table does not have, never more on a device than it has nor more promised,
+never two engines of a model that load at once, one engine at most that admits; no wish that is lost; nobody who waits
+for a start for ever. No engine is ended under a request but when its drain has had its time, and never to make room;
+every request ends, served or with a reason. No rung that was given up is launched again, by whatever daemon, before
+somebody asks; nothing is loaded on a GPU that is left alone, and an open issue says who holds it; what is paused is
+left alone. And once the faults are over: what is to run serves where there is room, on a rung that works; what is
+there on demand answers, and goes when nobody asks; what is to be stopped is gone; and no container, process, file,
+row, promise, place in a queue or task is left over.
 
-The actors, steps, runner, device queues, crash ledger, stop ladder, barrier, quarantine, adoption and single flight
-are the real ones; `daemon` says what is made up, and `machine` why. A history is a number: `played(number)` tells it
-again.
+The actors, steps, runner, device queues, crash ledger, ladder, desk, stop ladder, barrier, quarantine, adoption and
+single flight are the real ones; `daemon` says what is made up, and `machine` why. A history is a number:
+`played(number, steps)` tells it again, and what goes wrong is told with both. `test_checks` shows that each of these
+would be noticed.
 """
 
 from __future__ import annotations
@@ -25,13 +30,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.history.history import HAPPENINGS, MODELS, History, played
+from tests.history.history import FATES, HAPPENINGS, MODELS, History, played
+from tests.history.machine import FLAWS
 
 models = st.sampled_from(MODELS)
 pauses = st.sampled_from([0.0, 0.011, 0.05, 0.3, 1.0])
 SEED = "OUTRIDER_HISTORIES"
 """The number of the first history of the long run; without it the clock decides."""
-MANY = 2000
+MANY = 1500
 ROOT = Path(__file__).parents[2]
 
 
@@ -57,9 +63,21 @@ class Histories(RuleBasedStateMachine):
     def start_again(self, name: str, callers: bool, then: float) -> None:
         self.history.do("wait_for_start" if callers else "start", name, then=then)
 
-    @rule(verb=st.sampled_from(["stop", "restart", "apply", "drain", "reconfigure"]), name=models, then=pauses)
+    @rule(name=models, then=pauses)
+    def on_demand(self, name: str, then: float) -> None:
+        self.history.do("on_demand", name, then=then)
+
+    @rule(verb=st.sampled_from(["stop", "restart", "apply", "drain", "reconfigure", "renew"]), name=models, then=pauses)
     def ask(self, verb: str, name: str, then: float) -> None:
         self.history.do(verb, name, then=then)
+
+    @rule(how=st.sampled_from(["pause", "resume"]), name=st.sampled_from([*MODELS, None]))
+    def automation(self, how: str, name: str | None) -> None:
+        self.history.do(how, name)
+
+    @rule(name=models, which=st.sampled_from(sorted(FLAWS)))
+    def flaw(self, name: str, which: str) -> None:
+        self.history.do("flaw", name, which)
 
     @rule(name=models, speculate=st.booleans(), then=pauses)
     def govern(self, name: str, speculate: bool, then: float) -> None:
@@ -70,14 +88,14 @@ class Histories(RuleBasedStateMachine):
         self.history.do("request", name, seconds)
 
     @rule(
-        fault=st.sampled_from(["crash", "guard", "not_live", "deafen", "stick", "unstick", "kill_conmon"]),
+        fault=st.sampled_from(["crash", "guard", "not_live", "deafen", "hang", "stick", "unstick", "kill_conmon"]),
         name=models,
         then=pauses,
     )
     def engine_fails(self, fault: str, name: str, then: float) -> None:
         self.history.do(fault, name, then=then)
 
-    @rule(fate=st.sampled_from(["dies", "never", "wrong"]))
+    @rule(fate=st.sampled_from(FATES))
     def doom(self, fate: str) -> None:
         self.history.do("doom", fate)
 
@@ -121,23 +139,18 @@ def drive(examples: int, steps: int, *, derandomize: bool) -> None:
 
 
 def test_some_histories_by_hypothesis() -> None:
-    drive(12, 20, derandomize=True)
+    drive(8, 20, derandomize=True)
 
 
 def test_some_histories_by_number() -> None:
-    for number in range(10):
+    for number in range(8):
         played(number)
 
 
-@pytest.mark.parametrize("number", [146008491])
-def test_histories_that_went_wrong_once(number: int) -> None:
-    """In order: an engine that its switch left wedged was stopped by the same switch once more."""
-    played(number, steps=30 + number % 40)
-
-
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_many_histories_by_hypothesis() -> None:
-    drive(500, 50, derandomize=False)
+    drive(250, 50, derandomize=False)
 
 
 @pytest.mark.slow
@@ -150,7 +163,7 @@ def test_thousands_of_histories_by_number(record_property: Any) -> None:
         played(number, steps=30 + number % 40)
 
 
-@pytest.mark.parametrize("number", [7, 25])
+@pytest.mark.parametrize("number", [25])
 def test_a_number_tells_the_same_history_again(number: int) -> None:
     """In this process, and in another one whose sets of words have another order."""
     told = played(number)
