@@ -41,6 +41,7 @@ from orchestrator.errors import (
 )
 from orchestrator.paths import SYSTEM_STATE, Paths
 
+AUTHOR = "X-Outrider-Author"
 DEADLINE = 30.0
 """Seconds for a call that only reads or takes note."""
 QUIET = 20.0
@@ -155,7 +156,7 @@ class Client:
         self._http = httpx.Client(
             transport=httpx.HTTPTransport(uds=str(self._socket), verify=PLAIN),
             base_url="http://localhost/api/v1",
-            headers={"X-Outrider-Author": f"cli:{_user()}"},
+            headers={AUTHOR: f"cli:{_user()}"},
             timeout=DEADLINE,
         )
 
@@ -194,12 +195,17 @@ class Client:
         body: object | None = None,
         params: Mapping[str, str | int] | None = None,
         timeout: float = DEADLINE,
+        because: str | None = None,
     ) -> Any:
-        """A call's JSON answer, None for an empty one. Raises what the daemon raised,
-        `DaemonUnreachable` when nobody answers, `TimedOut` after `timeout` seconds."""
+        """A call's JSON answer, None for an empty one. `because` stands in the journal behind who asks. Raises what
+        the daemon raised, `DaemonUnreachable` when nobody answers, `TimedOut` after `timeout` seconds."""
         self._reach()
+        said = "" if because is None else f" ({because}".encode("ascii", "replace").decode()
+        headers = {AUTHOR: f"cli:{_user()}{said}"[:63] + ")"} if said else None
         try:
-            response = self._http.request(method, path, json=body, params=dict(params or {}), timeout=timeout)
+            response = self._http.request(
+                method, path, json=body, params=dict(params or {}), timeout=timeout, headers=headers
+            )
         except httpx.HTTPError as error:
             raise self._lost(error, timeout) from error
         if response.is_error:

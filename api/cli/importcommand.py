@@ -227,10 +227,11 @@ def planned_here(entry: ModelEntry, here: Here, config: Config, paths: Paths) ->
     if found.plan is None:
         nearest = next(iter(found.rejected), None)
         code, text = ("no_image", "nothing runs it here") if nearest is None else (nearest.code, nearest.text)
-        return {"fits": False, "code": code, "text": text, "evidence": None}
+        return {"fits": False, "code": code, "text": text, "evidence": None, "weights_here": None}
     plan = found.plan
     text = f"{plan.runtime} with {plan.method}, {plan.context} tokens x {plan.parallel}, {plan.evidence}"
-    return {"fits": True, "code": None, "text": text, "evidence": plan.evidence.value}
+    here_too = not any(reason.code == "weights_missing" for reason in plan.reasons)
+    return {"fits": True, "code": None, "text": text, "evidence": plan.evidence.value, "weights_here": here_too}
 
 
 def show(item: Item, here: Mapping[str, Any] | None) -> None:

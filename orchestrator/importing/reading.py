@@ -13,7 +13,7 @@ from orchestrator.importing.container import Container
 from orchestrator.importing.judging import Here
 from orchestrator.importing.known import variables
 from orchestrator.importing.recipe import Recipe, is_flag
-from orchestrator.importing.secrets import given, is_secret, shown, without
+from orchestrator.importing.secrets import given, hidden, is_secret, shown, without
 from orchestrator.importing.values import (
     MOST_BYTES,
     Command,
@@ -54,8 +54,8 @@ def _discreet(items: tuple[Item, ...], values: Sequence[str]) -> Imported:
     """The answer without what the text gave to secret names, wherever it was repeated."""
     found = []
     for item in items:
-        reason = None if item.reason is None else replace(item.reason, text=without(item.reason.text, values))
-        changes = tuple(c if c.was is None else replace(c, was=without(c.was, values)) for c in item.changes)
+        reason = None if item.reason is None else replace(item.reason, text=hidden(without(item.reason.text, values)))
+        changes = tuple(c if c.was is None else replace(c, was=hidden(without(c.was, values))) for c in item.changes)
         found.append(replace(item, text=without(item.text, values), reason=reason, changes=changes))
     return Imported(tuple(found))
 

@@ -1,7 +1,7 @@
 """The course of a takeover: the next single act, from what is seen now. Pure.
 
-    stop the unit -> start ours -> wait -> disable the unit -> done
-                          \\___________\\_> stop ours -> start the unit -> failed
+    stop the unit -> wait for its memory -> start ours -> wait -> disable the unit -> done
+                                                 \\___________\\_> stop ours -> start the unit -> failed
 
 It is asked again after each act, so whatever goes wrong is met by the same rule: there is one of the two at any
 time, and the unit is the one that is fallen back to.
@@ -14,11 +14,16 @@ from enum import StrEnum
 
 from orchestrator.decision import Decision
 
+TAKEN_BACK = "takeover taken back"
+"""Stands in the journal behind whoever had ours stopped again."""
+
 
 class Act(StrEnum):
     """What to do next."""
 
     STOP_UNIT = "stop_unit"
+    SETTLE = "settle"
+    """Wait until the memory that the unit held has come back: what is planned before gets less."""
     START_OURS = "start_ours"
     WAIT = "wait"
     DISABLE_UNIT = "disable_unit"
@@ -52,6 +57,8 @@ class Seen:
     ours: Ours
     waited: float
     bound: float
+    settled: bool = True
+    """What the unit held has come back, or has had its time."""
     trouble: str | None = None
     """An act failed, or a person interrupted: back to the unit. A reason code."""
 
@@ -64,6 +71,8 @@ def decide(seen: Seen) -> Decision[Act]:
     match seen.ours:
         case Ours.UNASKED if seen.unit_active:
             return Decision(Act.STOP_UNIT, "unit_runs")
+        case Ours.UNASKED if not seen.settled:
+            return Decision(Act.SETTLE, "memory_comes_back")
         case Ours.UNASKED:
             return Decision(Act.START_OURS, "unit_stopped")
         case Ours.READY if seen.unit_enabled:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.takeover.course import TAKEN_BACK
 from orchestrator.telling.evidence import Seen, seen
 from orchestrator.telling.headline import headline
 from orchestrator.telling.next_steps import advice, what_comes
@@ -131,7 +132,8 @@ def _about(event: Event, name: str) -> bool:
 def _beginning(mine: Sequence[Entry], since_s: float | None) -> int:
     if since_s is not None:
         return next((i for i, entry in enumerate(mine) if entry.ago_s <= since_s), len(mine))
-    wishes = [i for i, entry in enumerate(mine) if entry.event.code in _BEGINNINGS]
+    told = (e.event.code in _BEGINNINGS and TAKEN_BACK not in str(e.event.evidence.get("by")) for e in mine)
+    wishes = [i for i, begins in enumerate(told) if begins]  # what took a start back is its end, no beginning
     return wishes[-1] if wishes else 0
 
 

@@ -19,6 +19,7 @@ START = Seen(
     ("change", "act", "reason"),
     [
         ({}, Act.STOP_UNIT, "unit_runs"),
+        ({"unit_active": False, "settled": False}, Act.SETTLE, "memory_comes_back"),
         ({"unit_active": False}, Act.START_OURS, "unit_stopped"),
         ({"unit_active": False, "ours": Ours.COMING, "waited": 59.9}, Act.WAIT, "coming"),
         ({"unit_active": False, "ours": Ours.COMING, "waited": 60.0}, Act.STOP_OURS, "not_ready_in_time"),
@@ -46,7 +47,8 @@ def test_the_next_act(change: dict[str, object], act: Act, reason: str) -> None:
 def test_it_ends_and_what_ran_before_is_served_by_one_of_the_two(
     ran: bool, enabled: bool, course: list[Ours], troubles: list[int]
 ) -> None:
-    now, states = replace(START, unit_active=ran, unit_was_active=ran, unit_enabled=enabled), iter(course)
+    now = replace(START, unit_active=ran, unit_was_active=ran, unit_enabled=enabled, settled=not ran)
+    states = iter(course)
     for step in range(20):
         trouble = now.trouble or ("interrupted" if step in troubles else None)
         decision = decide(replace(now, trouble=trouble))
@@ -56,8 +58,11 @@ def test_it_ends_and_what_ran_before_is_served_by_one_of_the_two(
                 now = replace(now, unit_active=False)
             case Act.START_UNIT:
                 now = replace(now, unit_active=True)
+            case Act.SETTLE:
+                now = replace(now, settled=True)
             case Act.START_OURS:
                 assert not now.unit_active, "never both at once"
+                assert now.settled, "what the unit held has come back"
                 now = replace(now, ours=Ours.COMING)
             case Act.WAIT:
                 now = replace(now, ours=next(states, Ours.COMING), waited=now.waited + 20)

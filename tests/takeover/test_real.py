@@ -15,10 +15,13 @@ from tests.models import generate as g
 from tests.stack.stack import Stack
 from tests.stack_fixture import MakeStack
 from tests.takeover.conftest import Units
+from tests.telling.golden import told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 UNIT = "tiny.service"
+MAY_COME = ("stop_escalated", "planned", "starting", "start_aborted", "stopped", "drained", "failed", "plan_unchanged")
+"""How far ours is when its time is up, depends on the machine."""
 
 
 def outrider(stack: Stack, *words: str) -> subprocess.CompletedProcess[str]:
@@ -55,6 +58,7 @@ def test_a_unit_comes_back_when_ours_is_late_and_gives_way_when_it_is_not(
             assert runs(second)
             assert stack.deployment("tiny")["state"] == "stopped"
             assert stack.containers() == [], "nothing of ours is left beside it"
+            told(stack, "tiny", "takeover-rolled-back", without=MAY_COME)
 
             done = outrider(stack, "import", "--takeover", UNIT, "--name", "tiny", "--write", "--json")
             assert done.returncode == 0, done.stderr
@@ -63,6 +67,40 @@ def test_a_unit_comes_back_when_ours_is_late_and_gives_way_when_it_is_not(
             until_sync(lambda: not runs(second), 10, "the unit's process is gone")
             assert stack.chat("tiny", 4).status_code == 200
             assert units.did() == [f"stop {UNIT}", f"start {UNIT}", f"stop {UNIT}", f"disable {UNIT}"]
+            told(stack, "tiny", "takeover", without=("planned",))
     finally:
         if runs(units.read(UNIT)["pid"]):
             os.kill(units.read(UNIT)["pid"], 9)
+
+
+@pytest.mark.slow
+def test_a_daemon_killed_on_the_way_leaves_one_of_the_two(
+    make_stack: MakeStack, units: Units, test_models: Path
+) -> None:
+    """Killed right after it was asked for: the new daemon goes on, and the takeover with it."""
+    stack = make_stack()
+    file = stack.paths.store / stack.put_file("tiny", test_models / g.TARGET)
+    line = f"ExecStart=/usr/local/bin/llama-server -m {file} -c 1024 -np 1 -t 1 --alias tiny --port 18123"
+    units.write(UNIT, f"[Service]\n{line}\nRestart=always")
+    with stack:
+        command = [sys.executable, "-m", "api.cli", "--state-dir", str(stack.folder)]
+        command += ["import", "--takeover", UNIT, "--name", "tiny", "--write", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as taking:
+            try:
+                stack.wait(
+                    lambda: "starting" in stack.codes("tiny") if _defined(stack) else False, what="it is started"
+                )
+                stack.kill_daemon()
+                stack.start_daemon()
+                out, err = taking.communicate(timeout=60)
+            finally:
+                taking.kill()
+        assert taking.returncode == 0, err
+        assert json.loads(out)["done"]
+        assert len(stack.containers()) == 1
+        assert units.did() == [f"stop {UNIT}", f"disable {UNIT}"]
+        assert stack.chat("tiny", 4).status_code == 200
+
+
+def _defined(stack: Stack) -> bool:
+    return any(view["deployment"] == "tiny" for view in stack.get("/api/v1/deployments"))
