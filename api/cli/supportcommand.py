@@ -11,7 +11,7 @@ import typer
 
 from api.cli.options import Json, at, common
 from api.cli.output import note, print_json, ticker
-from orchestrator.errors import OutriderError, UsageError
+from orchestrator.errors import DaemonUnreachable, OutriderError, TimedOut, UsageError
 
 if TYPE_CHECKING:
     from api.cli.client import Client
@@ -35,7 +35,8 @@ def support_bundle(
 ) -> None:
     """Write what a bug report needs: journal, stories, configuration, facts, versions.
 
-    Secrets, prompts and what names a person or a machine are taken out. Look at it before you send it.
+    Secrets, prompts and what names a person or a machine are taken out. Look at it before you send it. Without a
+    daemon it has what lies on the disk: journal, configuration, facts.
     """
     import datetime as dt
 
@@ -47,7 +48,11 @@ def support_bundle(
     if file is None:
         file = Path(f"outrider-support-{dt.datetime.fromtimestamp(now, tz=dt.UTC):%Y%m%dT%H%M%SZ}.tar.gz")
     with Client(paths) as client, ticker("asking the daemon") as shown:
-        gathered = _from_daemon(client)
+        try:
+            gathered = _from_daemon(client)
+        except (DaemonUnreachable, TimedOut) as error:
+            note(f"without what only the daemon knows: {error.detail}")
+            gathered = _from_disk(paths, error)
         shown.update("looking at the machine")
         files = dict(_files(paths, gathered))
     try:
@@ -76,6 +81,19 @@ def _from_daemon(client: Client) -> dict[str, Any]:
             found["why"][name] = client.get(at("deployments", name, "why"), params={"since_s": "604800"})
         except OutriderError as error:
             found["why"][name] = {"error": error.code}
+    return found
+
+
+def _from_disk(paths: Paths, error: OutriderError) -> dict[str, Any]:
+    """The same of a daemon that does not answer: what it wrote."""
+    from orchestrator.telling import stored
+
+    away = {"error": error.code, "text": error.detail}
+    found: dict[str, Any] = {**dict.fromkeys((*_DAEMON, "telemetry")), "health": away, "why": {}, "metrics": ""}
+    try:
+        found["journal"] = stored.journal(paths.database)
+    except OSError as unread:
+        found["journal"] = [{"error": unread.strerror or str(unread)}]
     return found
 
 

@@ -93,12 +93,17 @@ def status(ctx: typer.Context, as_json: Json = False) -> None:
         health = client.get("/health")
         host = client.get("/host")
         deployments = client.get("/deployments")
+        pauses = client.get("/pauses")
     if as_json:
-        print_json({"health": health, "host": host, "deployments": deployments})
+        print_json({"health": health, "host": host, "deployments": deployments, "pauses": pauses})
         return
     say(f"daemon    {_verdict(health['ok'])}, version {health['version']}, up {duration(health['uptime_s'])}")
     say(f"podman    {_verdict(health['podman'])}")
     say(f"gateway   {_verdict(health['gateway'])}")
+    for pause in pauses:
+        name = pause["deployment"]
+        end = f"`outrider resume{f' {name}' if name else ''}` ends it"
+        say(f"paused    {name or 'everything'}, by {pause['author']} since {clock_time(pause['at'])}: {end}")
     for line in host_lines(host):
         say(line)
     for problem in (*health["problems"], *host["problems"]):

@@ -33,7 +33,6 @@ NEED_A_DAEMON = [
     ("logs", "m"),
     ("logs", "m", "-f"),
     ("why", "m"),
-    ("support-bundle",),
     ("pause",),
     ("pause", "m"),
     ("resume",),

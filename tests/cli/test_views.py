@@ -93,8 +93,21 @@ def test_status(call: Call, daemon: fake.Script) -> None:
     daemon.on("GET", "/health", HEALTH)
     daemon.on("GET", "/host", HOST)
     daemon.on("GET", "/deployments", [fake.view()])
+    pauses = [{"deployment": d, "author": "cli:grace", "at": 1700000000.0} for d in (None, "smollm2")]
+    daemon.on("GET", "/pauses", pauses)
     said = call("status")
     assert said.code == 0
+    shown = [line for line in said.out.splitlines() if line.startswith("paused")]
+    assert [line.partition(", by cli:grace since ")[0] for line in shown] == [
+        "paused    everything",
+        "paused    smollm2",
+    ]
+    assert [line.rpartition(": ")[2] for line in shown] == [
+        "`outrider resume` ends it",
+        "`outrider resume smollm2` ends it",
+    ]
+    daemon.on("GET", "/pauses", [])
+    said = call("status")
     lines = said.out.splitlines()
     assert lines[0] == "daemon    ok, version 0.1.0, up 2 h 3 min"
     assert lines[1:3] == ["podman    ok", "gateway   not heard of yet"]
@@ -103,7 +116,7 @@ def test_status(call: Call, daemon: fake.Script) -> None:
     assert "          hint: chrony" in lines
     assert "problem   [no_device] no AMD device" in lines
     document = call("status", "--json").document
-    assert document == {"health": HEALTH, "host": HOST, "deployments": [fake.view()]}
+    assert document == {"health": HEALTH, "host": HOST, "deployments": [fake.view()], "pauses": []}
 
 
 def test_models(call: Call, daemon: fake.Script) -> None:

@@ -41,14 +41,14 @@ async def test_a_problem_is_an_issue_until_it_is_gone(tmp_path: Path, make: Make
         assert await patrol.look() == "0 problems, 0 warnings"
         plant("storage_driver", box)
         box.write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
-        assert await patrol.look() == "1 problems, 1 warnings"
+        assert await patrol.look() == "1 problem, 1 warning"
         (issue,) = world.context.issues.list()
         assert (issue.code, issue.subject) == ("storage_driver", "host")
         assert "vfs" in issue.text
         assert issue.hint is not None
         assert issue.hint.endswith("`outrider doctor --rule storage_driver` says more")
         assert issue.evidence["driver"] == "vfs"
-        assert await patrol.look() == "1 problems, 1 warnings"
+        assert await patrol.look() == "1 problem, 1 warning"
         box.podman()
         await patrol.look()
         assert world.context.issues.list() == ()

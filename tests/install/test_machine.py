@@ -120,7 +120,7 @@ def _a_model_answers(debian: Machine, image: str, models: Path) -> None:
     debian.run(*INSTALLED, "model", "add", "plain", "--path", where, *sizes)
     debian.run(*INSTALLED, "start", "plain", "--wait")
     assert chat(debian) == recital(32)
-    until_sync(lambda: "1 of 1 models" in shown(debian, "StatusText"), 30, "the unit's status")
+    until_sync(lambda: "1 of 1 model ready" in shown(debian, "StatusText"), 30, "the unit's status")
 
 
 SANDBOX = ("Capability", "KeyringMode", "Lock", "NoNew", "Protect", "ReadWrite", "Restrict", "SystemCall", "UMask")

@@ -40,6 +40,16 @@ def test_a_killed_engine_and_a_pause(make_stack: MakeStack, test_models: Path) -
         assert [beat["code"] for beat in document["beats"]][-1] == "ready"
 
         assert "plain is paused, by cli:" in outrider(stack, "pause", "plain").stdout
+        first = json.loads(outrider(stack, "pause", "plain", "--json").stdout)
+        assert [one["deployment"] for one in first] == ["plain"]
+        assert json.loads(outrider(stack, "pause", "plain", "--json").stdout) == first, (
+            "saying it again changes nothing"
+        )
+        assert stack.codes("plain").count("paused") == 1
+        unknown = outrider(stack, "pause", "nobody", "--json")
+        assert (unknown.returncode, unknown.stdout) == (3, "")
+        assert "paused    plain, by cli:" in outrider(stack, "status").stdout
+        assert json.loads(outrider(stack, "status", "--json").stdout)["pauses"] == first
         stack.kill_daemon()
         stack.start_daemon()
         assert stack.deployment("plain")["paused_by"].startswith("cli:")
@@ -50,6 +60,9 @@ def test_a_killed_engine_and_a_pause(make_stack: MakeStack, test_models: Path) -
         assert refused.returncode == 4
         assert "`outrider resume` without a name" in refused.stderr
         assert outrider(stack, "resume").stdout == "nothing is paused: Outrider acts by itself\n"
+        again = outrider(stack, "resume", "plain", "--json")
+        assert (again.returncode, json.loads(again.stdout)) == (0, [])
+        assert outrider(stack, "resume", "nobody").returncode == 3
         assert stack.deployment("plain")["paused_by"] is None
         assert outrider(stack, "why", "nobody").returncode == 3
         told(stack, "plain", "stack-paused-and-resumed")

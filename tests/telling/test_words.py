@@ -131,9 +131,10 @@ def test_every_reason_of_an_end_has_words() -> None:
         for node in ast.walk(ast.parse((REPOSITORY / "orchestrator" / file).read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.args[0] if node.args else node) == "Step.STOP":
                 reasons |= {str(one.value) for one in node.args[1:2] if isinstance(one, ast.Constant)}
-    for node in ast.walk(ast.parse((REPOSITORY / "orchestrator" / "demand" / "desk.py").read_text())):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Leaving":
-            reasons |= {str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant)}
+    for path in (REPOSITORY / "orchestrator" / "demand").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Leaving":
+                reasons |= {str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant)}
     assert {"idle_unload", "evicted", "superseded", "stop_unfinished", "plan_changed", "desired_stopped"} <= reasons
     assert reasons == set(_ENDINGS)
 
