@@ -25,7 +25,7 @@ _NEVER_NAMES = frozenset(_WORDS.split())
 
 _SECRET_NAME = re.compile(
     r"pass(?:word|wd|phrase)?$|passw|secret|token|credential|api_?key|access_?key|private|cookie|session(?!s$)|"
-    r"(?:^|_)auth(?:$|_|oriz)|_key$|signature",
+    r"(?:^|_)auth(?:$|_|oriz)|_key$|signature|(?:^|_)sig$",
     re.IGNORECASE,
 )
 _SERIAL_NAME = re.compile(r"serial|machine_?id|boot_?id|asset_?tag|product_?uuid|hostname|host_?name", re.IGNORECASE)
@@ -47,10 +47,11 @@ _BEARER = re.compile(r"\b(Authorization:\s*(?:Bearer|Basic|Digest)?|Bearer|Basic
 _PEM = re.compile(r"-----BEGIN [A-Z ]{3,40}-----[^-]*(?:-----END [A-Z ]{3,40}-----)?")
 _HEX = re.compile(r"(?<!sha256:)(?<![0-9a-zA-Z_])(?:[0-9a-f]{32,}|[0-9A-F]{32,})(?![0-9a-zA-Z])")
 _ASSIGNED = re.compile(
-    r"""(?<![\w-])([\w.-]{0,64}?(?:passw|passphrase|secret|token|credential|key|private|cookie|session|auth|signature|serial|uuid|"""
+    r"""(?<![\w-])([\w.-]{0,64}?(?:passw|passphrase|secret|token|credential|key|private|cookie|session|auth|signature|sig|serial|uuid|"""
     r"""machine.?id|boot.?id|asset.?tag|host.?name)[\w-]{0,64})(["']?\s?[=:]\s?)("[^"]*"|'[^']*'|[^\s,;&"'}\]]+)""",
     re.IGNORECASE,
 )
+_ARGUMENT = re.compile(r"(?<![\w-])(--?[A-Za-z][\w-]{0,64})(\s+[\"']?)(?![-\d]+\b)([^\s\"',;]{4,})")
 _BY_ID = re.compile(r"(by-(?:id|label|path|uuid|partuuid|partlabel)/)[^\s,;\"']+")
 _PRIVATE_DOMAIN = re.compile(
     r"(?<![\w.-])(?:[A-Za-z0-9_-]{1,63}\.){1,8}"
@@ -83,6 +84,7 @@ class Redactor:
         cut = _TOKEN.sub(REMOVED, cut)
         cut = _SERIAL.sub(rf"\g<1>{REMOVED}", cut)
         cut = _ASSIGNED.sub(_assigned, cut)
+        cut = _ARGUMENT.sub(_assigned, cut)
         cut = _BY_ID.sub(rf"\g<1>{REMOVED}", cut)
         cut = _GPU.sub(self._named("gpu", _gpu_key), cut)
         cut = _PLAIN_UUID.sub(self._named("uuid", str.lower), cut)
@@ -170,7 +172,7 @@ def _is_option(word: object) -> bool:
 
 
 def _assigned(match: re.Match[str]) -> str:
-    """`NAME=value` and `name: value` where the name promises a secret."""
+    """`NAME=value`, `name: value` and `--name value` where the name promises a secret."""
     if not _hidden(match[1]) or match[3].startswith(REMOVED):
         return match[0]
     return f"{match[1]}{match[2]}{REMOVED}"

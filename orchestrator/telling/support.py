@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.doctor.redact import REMOVED, Redactor
+from orchestrator.importing.secrets import is_secret
 from orchestrator.runtimes import ADAPTERS
 
 WORDS = "(an engine's words)"
@@ -132,5 +133,5 @@ def secrets_of(files: Collection[Path], environ: Mapping[str, str]) -> Iterator[
         except OSError:
             continue  # not there, or not ours to read: then it cannot have got into anything we read either
     for name, value in environ.items():
-        if name.endswith(("TOKEN", "KEY", "SECRET", "PASSWORD")):
+        if is_secret(name):
             yield value

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import io
 import json
 import shutil
 import stat
 import tarfile
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from api.cli.supportcommand import _configuration, _secrets
+from orchestrator.clock import SystemClock
 from orchestrator.doctor.redact import Redactor
-from orchestrator.paths import find, prepare
+from orchestrator.events import Journal
+from orchestrator.paths import Paths, find, prepare
+from orchestrator.store import Store
 from orchestrator.telling.support import WORDS, Support, known_failure
+from tests.cli.conftest import Call
 from tests.models import generate as g
 from tests.stack_fixture import MakeStack
 from tests.telling.test_whole import outrider
@@ -129,3 +138,96 @@ def test_a_line_that_speaks_of_a_prompt_is_never_a_known_failure() -> None:
 
 def test_a_configuration_that_is_no_toml_shows_nothing() -> None:
     assert "hunter2" not in Support(Redactor()).configuration("password = hunter2\n[[[")
+
+
+DOWN = {
+    "hub token in the environment": "hf_PlantedInTheEnvironment1",
+    "password in the environment": "Pl4ntedPassphraseOfSomebody",
+    "key in the configuration": "PlantedKeyInTheConfiguration3",
+    "key in an address": "PlantedInAnAddress4",
+    "signature in an address": "PlantedSignature5",
+    "login in an address": "PlantedLogin6",
+    "key as an argument": "PlantedAsAnArgument7",
+    "key as an argument in a sentence": "PlantedInASentence8",
+    "header": "PlantedBearer9",
+    "prompt": PROMPT,
+    "key of an engine": "PlantedKeyOfAnEngine10",
+}
+
+
+async def _a_journal(database: Path) -> None:
+    store = await Store.open(database)
+    journal = Journal(store, SystemClock(), host="here", boot_id="b", last=0)
+    address = f"https://grace:{DOWN['login in an address']}@hub.example.org/x?api_key={DOWN['key in an address']}"
+    journal.emit("weights", "failed", f"{address}&sig={DOWN['signature in an address']} said 403", deployment="m")
+    evidence = {
+        "argv": ["serve", "--api-key", DOWN["key as an argument"], "--port", "8000"],
+        "env": {"HF_TOKEN": DOWN["hub token in the environment"]},
+        "log": [f"Received prompt: '{PROMPT}'", "CUDA error: out of memory"],
+    }
+    text = (
+        f"it ran with --hf-token {DOWN['key as an argument in a sentence']} -c 4096, sent"
+        f" Authorization: Bearer {DOWN['header']} and key {DOWN['key of an engine']},"
+        f" with {DOWN['password in the environment']} (Received prompt: '{PROMPT}')"
+    )
+    journal.emit("lifecycle", "failed", text, deployment="m", evidence=evidence)
+    await journal.flush()
+    await store.close()
+
+
+def _members(data: bytes) -> Iterator[bytes]:
+    """The data, and all that lies compressed or packed in it, at whatever depth."""
+    yield data
+    if data[:2] == b"\x1f\x8b":
+        yield from _members(gzip.decompress(data))
+    elif data[257:262] == b"ustar":
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            for member in archive.getmembers():
+                file = archive.extractfile(member)
+                if file is not None:
+                    yield from _members(file.read())
+    elif data[:2] == b"PK":
+        with zipfile.ZipFile(io.BytesIO(data)) as packed:
+            for name in packed.namelist():
+                yield from _members(packed.read(name))
+
+
+def test_without_a_daemon_it_has_what_lies_on_the_disk_and_no_secret(
+    call: Call, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that does not come up is what people report."""
+    prepare(paths)
+    try:
+        asyncio.run(_a_journal(paths.database))
+        paths.engines.mkdir(parents=True, exist_ok=True)
+        (paths.engines / "e.key").write_text(DOWN["key of an engine"])
+        paths.config_dir.mkdir(parents=True, exist_ok=True)
+        paths.config_file.write_text(f'[gateway]\napi_key = "{DOWN["key in the configuration"]}"\n')
+        monkeypatch.setenv("HF_TOKEN", DOWN["hub token in the environment"])
+        monkeypatch.setenv("GRACES_PASSWD", DOWN["password in the environment"])
+        file = tmp_path / "bundle.tar.gz"
+        said = call("support-bundle", str(file), "--json")
+        assert said.code == 0, said.err
+        assert "without what only the daemon knows: no daemon answers" in said.err
+    finally:
+        shutil.rmtree(paths.run_dir, ignore_errors=True)
+    pieces = list(_members(file.read_bytes()))
+    assert len(pieces) > len(said.document["files"]), "the compressed is looked into"
+    wrong = [what for what, secret in DOWN.items() if any(secret.encode() in piece for piece in pieces)]
+    assert not wrong
+    with tarfile.open(file) as archive:
+        texts = {m.name.removeprefix("outrider-support/"): _text(archive, m) for m in archive.getmembers()}
+    assert [entry["code"] for entry in json.loads(texts["journal.json"])] == ["failed", "failed"]
+    assert "out of memory" in texts["journal.json"]
+    assert "-c 4096" in texts["journal.json"], "what is no secret stays"
+    assert json.loads(texts["daemon.json"])["health"]["error"] == "daemon_unreachable"
+    assert json.loads(texts["machine.json"])["outrider"]
+
+
+def test_without_a_daemon_and_without_a_database_there_is_a_bundle_too(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "bundle.tar.gz"
+    assert call("support-bundle", str(file), "--json").code == 0
+    with tarfile.open(file) as archive:
+        journal = archive.extractfile("outrider-support/journal.json")
+        assert journal is not None
+        assert "no database is there" in journal.read().decode()

@@ -47,7 +47,7 @@ def test_a_killed_engine_and_a_pause(make_stack: MakeStack, test_models: Path) -
         )
         assert stack.codes("plain").count("paused") == 1
         unknown = outrider(stack, "pause", "nobody", "--json")
-        assert (unknown.returncode, unknown.stdout) == (3, "")
+        assert (unknown.returncode, json.loads(unknown.stdout)["error"]["code"]) == (3, "not_found")
         assert "paused    plain, by cli:" in outrider(stack, "status").stdout
         assert json.loads(outrider(stack, "status", "--json").stdout)["pauses"] == first
         stack.kill_daemon()
