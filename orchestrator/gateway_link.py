@@ -120,6 +120,10 @@ class GatewayLink:
     def in_flight(self, model: str) -> int:
         return self._model(model).in_flight if self.heard else 0
 
+    def last_in_flight(self, model: str) -> int:
+        """The same by the gateway's last word, however old: one that has fallen silent may still be answering."""
+        return self._model(model).in_flight
+
     def arrivals(self, model: str) -> int:
         """Requests for the model that gateways have seen since this daemon hears them."""
         return self._model(model).totals.get("arrivals", 0)

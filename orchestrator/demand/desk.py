@@ -122,7 +122,7 @@ class Desk:
             wedged=all(e.state is State.WEDGED for e in live),
             loading=engine is None or (d.busy and engine.state is State.READY),
             leaving=d.leaving is not None or (engine is not None and engine.state is not State.READY),
-            in_flight=self._gateway.in_flight(d.name),
+            in_flight=self._gateway.last_in_flight(d.name),
             waiting=self._gateway.waiting(d.name),
             resident_s=None if ready_at is None else now - ready_at,
             idle_s=None if since is None else now - since,

@@ -127,6 +127,27 @@ def test_garbage_counts_as_nothing_seen(tmp_path: Path, garbage: dict[str, Any])
     assert gateway.in_flight("m") == 0
 
 
+def test_a_gateway_that_falls_silent_keeps_its_reservations(tmp_path: Path) -> None:
+    """A machine that is busy delays its reports; the streams it last told of go on."""
+
+    class Later(SystemClock):
+        passed = 0.0
+
+        def now(self) -> float:
+            return super().now() + self.passed
+
+    clock = Later()
+    gateway = GatewayLink(tmp_path / "gateway.sock", clock, Timing())
+    gateway.report(REPORT)
+    clock.passed = 3600.0
+    assert gateway.heard is False
+    assert (gateway.in_flight("m"), gateway.last_in_flight("m")) == (0, 1)
+    gateway.report({**REPORT, "models": {}})
+    assert gateway.last_in_flight("m") == 1, "a report that does not name it says nothing of it"
+    gateway.report({**REPORT, "models": {"m": {"in_flight": 0}}})
+    assert gateway.last_in_flight("m") == 0
+
+
 async def test_without_a_gateway_nobody_routes_and_a_drain_is_done(tmp_path: Path) -> None:
     drained = await link(tmp_path).drain("e", 5.0, 1)
     assert (drained.done, drained.reason) == (True, "no_gateway")
