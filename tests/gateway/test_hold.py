@@ -177,6 +177,21 @@ async def test_waiting_ends(hasty: Stack) -> None:
     assert (await hasty.counts("never"))["rejected"] == 2
 
 
+async def test_the_first_that_waits_is_told_to_the_daemon_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The next report would come in minutes: the one that comes is the request's own."""
+    slow = await Stack.start(tmp_path_factory.mktemp("slow"), "--timing-scale", "1000")
+    try:
+        await _loading(slow, "first")
+        before = len(slow.daemon.reports)
+        client = await Client.connect(slow.gateway.address)
+        client.post(chat("first"))
+        await until(lambda: len(slow.daemon.reports) > before, 10, "a report")
+        assert slow.daemon.reports[-1]["models"]["first"]["waiting"] == 1
+        client.abort()
+    finally:
+        await slow.stop()
+
+
 async def test_a_stopping_gateway_turns_the_waiting_away(hasty: Stack) -> None:
     await _loading(hasty, "stopped")
     asking = asyncio.create_task(hasty.ask(chat("stopped")))
