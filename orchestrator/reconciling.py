@@ -53,7 +53,8 @@ class Reconciliation:
                 await self._adopt()
         except ContainerError as error:
             if self.podman_ok is not False:
-                self._c.journal.emit("podman", error.code, error.detail, evidence={"hint": error.hint})
+                text = f"Podman does not answer; engines go on meanwhile ({error.detail})"
+                self._c.journal.emit("podman", error.code, text, evidence={"hint": error.hint})
             self.podman_ok = False
             self._loops.beat("reconcile")
             if self._revive is not None:

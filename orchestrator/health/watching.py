@@ -57,6 +57,14 @@ HINT = "`outrider why {name}` shows each sign; the log's last lines are in `outr
 Broken = Callable[[Engine], Awaitable[EngineFailed | None]]
 
 
+_BUSY = {
+    "compiling": "compiles",
+    "first_use": "computes for the first request that it has",
+    "reading_from_disk": "reads from a disk",
+}
+"""What it is seen to do (`excuses`), in words."""
+
+
 @dataclass(slots=True)
 class _Watched:
     """What is remembered of one container."""
@@ -262,7 +270,7 @@ class HealthWatch:
         self._admit(actor, engine, may_serve, tell=verdict.action.alive)
         if verdict.action is Live.BUSY and watched.told != verdict.reason:
             watched.told = verdict.reason
-            self._say(engine, "busy", f"{engine.name} is silent, and {verdict.reason.replace('_', ' ')}", verdict)
+            self._say(engine, "busy", f"{engine.name} is silent, for it {_BUSY[verdict.reason]}", verdict)
         if not verdict.action.alive:
             await self._end(actor, engine, watched, verdict)
 

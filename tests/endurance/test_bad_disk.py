@@ -19,7 +19,7 @@ import pytest
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.stack.stack import Stack, accepts
-from tests.telling.golden import told
+from tests.telling.golden import quiet, told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -93,6 +93,7 @@ def refused(stack: Stack) -> str:
 
 
 def test_a_full_disk_costs_history_and_not_service(stack: Stack) -> None:
+    since_s = quiet(stack, "m")
     before = stack.deployment("m")["engine"]
     ballast = fill(stack.folder)
     for _ in range(5):
@@ -107,6 +108,7 @@ def test_a_full_disk_costs_history_and_not_service(stack: Stack) -> None:
     view = stack.wait_state("m", "ready", may_fail=True)
     assert stack.text("m", 20) == recital(20)
     until_sync(lambda: not [i for i in stack.get("/api/v1/issues") if i["code"] == "low_disk"], LIMIT, "withdrawn")
+    told(stack, "m", "22-disk-full", since_s=since_s(), without=("not_noted",))
     stack.kill_daemon()
     stack.start_daemon()
     serves(stack, view["engine"])

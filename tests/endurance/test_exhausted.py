@@ -10,7 +10,10 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +29,7 @@ from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.podman_fixture import run_apart
 from tests.stack.stack import Stack
+from tests.telling.golden import quiet, told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -35,6 +39,16 @@ ASKERS = 60
 OTHERS = min(32, (os.cpu_count() or 1) + 4)
 """Threads that asyncio's own pool may have."""
 LIMIT = 20.0
+CALL = {
+    r"\([^()]*(too many open files)\)": r"(CALL: \1)",
+    r"\([^()]*(?:not done within|no answer from)[^()]*\)": "(CALL: no answer)",
+}
+"""Which of its calls finds out first is chance."""
+NEW = 5.0
+"""Seconds in which a new client hears something."""
+ROUNDS = 30
+MEASURED = 2.0
+"""Seconds for which the CPU is watched."""
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +102,33 @@ def nothing_lost(stack: Stack) -> Iterator[int]:
     assert stack.text("m", 20) == recital(20)
 
 
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def new_clients(stack: Stack) -> Counter[str]:
+    """What clients hear that connect now, all at once, and stay."""
+    heard: Counter[str] = Counter()
+    with contextlib.ExitStack() as open_:
+        clients = [open_.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(ASKERS)]
+        for client in clients:
+            client.settimeout(NEW)
+            with contextlib.suppress(OSError):
+                client.connect(str(stack.paths.control_socket))
+                client.sendall(b"GET /api/v1/health HTTP/1.1\r\nHost: outrider\r\n\r\n")
+        for client in clients:
+            try:
+                said = client.recv(4096)
+                heard["answered" if said.startswith(b"HTTP/1.1 200") else "hung up"] += 1
+            except TimeoutError:
+                heard["nothing"] += 1
+            except OSError:
+                heard["hung up"] += 1
+    return heard
+
+
 def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
@@ -95,6 +136,7 @@ def threads(pid: int) -> int:
 def test_a_daemon_without_file_descriptors_lives_on_and_works_again_when_it_has_some(
     stack: Stack, listener: Listener
 ) -> None:
+    since_s = quiet(stack, "m")
     with nothing_lost(stack) as pid, stack.api() as caller:
         assert caller.get("/api/v1/health").status_code == 200
         taken = sorted(int(x) for x in os.listdir(f"/proc/{pid}/fd"))
@@ -110,8 +152,20 @@ def test_a_daemon_without_file_descriptors_lives_on_and_works_again_when_it_has_
             loops = caller.get("/api/v1/health").json()["loops"]
             assert max(loops[name] for name in ("reconcile", "guard", "telemetry")) < WATCHDOG * 2
             assert stack.text("m", 20) == recital(20), "traffic does not need the daemon"
+            used, since = cpu_s(pid), time.monotonic()
+            heard = sum((new_clients(stack) for _ in range(ROUNDS)), Counter[str]())
+            print(f"new clients without descriptors: {heard}")
+            assert heard["nothing"] == 0, "each is answered, or hung up on at once"
+            assert heard["hung up"] > 0
+            until_sync(lambda: time.monotonic() - since >= MEASURED, LIMIT, "it is watched for a while")
+            share = (cpu_s(pid) - used) / (time.monotonic() - since)
+            print(f"without descriptors it uses {share:.0%} of a core")
+            assert share < 0.5, "no loop that spins"
         finally:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        with stack.api() as new:
+            assert new.get("/api/v1/health", timeout=NEW).status_code == 200, "who comes after is answered"
+    told(stack, "m", "23-no-file-descriptors", since_s=since_s(), words=CALL)
 
 
 def listener_last(stack: Stack, caller: httpx.Client | None = None) -> int:
@@ -128,6 +182,7 @@ def test_many_calls_of_a_podman_that_hangs_take_no_more_threads_than_there_are_f
         with stack.api() as api:
             return api.get("/api/v1/images", timeout=60).status_code
 
+    since_s = quiet(stack, "m")
     with nothing_lost(stack) as pid:
         before = threads(pid)
         hung = service.running(podman.run_dir)
@@ -147,6 +202,7 @@ def test_many_calls_of_a_podman_that_hangs_take_no_more_threads_than_there_are_f
             os.kill(hung, signal.SIGCONT)
         assert {a.result() for a in answers} == {503}, "each is told that Podman does not answer"
         assert most <= before + THREADS + OTHERS < before + ASKERS, (before, most)
+    told(stack, "m", "23-podman-hangs-while-many-ask", since_s=since_s(), words=CALL)
 
 
 def test_a_watchdog_is_not_fed_while_the_reconcile_loop_is_stuck(stack: Stack, listener: Listener, stuck: Path) -> None:

@@ -24,7 +24,7 @@ from tests.install.manager import Listener
 from tests.models import generate as g
 from tests.models.tokenizer import recital
 from tests.stack.stack import Stack
-from tests.telling.golden import told
+from tests.telling.golden import quiet, told
 from tests.waiting import until_sync
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -131,6 +131,7 @@ def test_a_watchdog_that_kills_a_stopped_daemon_costs_nothing(stack: Stack, list
 
 @pytest.mark.parametrize("step", [pytest.param(HOUR, marks=slow), -HOUR])
 def test_a_clock_that_is_set_stops_nothing_and_starts_nothing(stack: Stack, clocks: Clocks, step: float) -> None:
+    since_s = quiet(stack, "m")
     before, last = stack.deployment("m"), newest(stack)
     with contextlib.ExitStack() as after:
         after.callback(clocks.set)
@@ -140,6 +141,7 @@ def test_a_clock_that_is_set_stops_nothing_and_starts_nothing(stack: Stack, cloc
         assert max(age for name, age in rounds.items() if name in ("reconcile", "guard", "telemetry")) < 5
         until_sync(lambda: stack.get("/api/v1/health")["loops"]["reconcile"] < 1, 20, "the loops go on")
         untouched(stack, before)
+        told(stack, "m", "21-clock-set", since_s=since_s(), words={r"set by -?\S+ s": "set by SECONDS"})
         stack.send("POST", "/api/v1/deployments/m/restart")  # and what is asked for is done, back-off and all
         stack.wait_state("m", "ready")
         until_sync(lambda: stack.deployment("m")["engine"]["generation"] > before["engine"]["generation"], 20)
@@ -149,16 +151,19 @@ def test_a_clock_that_is_set_stops_nothing_and_starts_nothing(stack: Stack, cloc
 
 def test_a_host_that_slept_finds_everything_as_it_was(stack: Stack, clocks: Clocks) -> None:
     """A suspended process cannot be had here: the clocks say what they say after eight hours of sleep."""
+    since_s = quiet(stack, "m")
     before, last = stack.deployment("m"), newest(stack)
     try:
         clocks.sleep(8 * HOUR)
         until_sync(lambda: "host_slept" in since(stack, last), 20, "the sleep was seen")
         untouched(stack, before)
+        told(stack, "m", "21-host-slept", since_s=since_s())
     finally:
         clocks.set()
 
 
 def test_a_second_daemon_is_refused_and_the_first_goes_on(stack: Stack) -> None:
+    since_s = quiet(stack, "m")
     before, first = stack.deployment("m"), stack.daemon
     assert first is not None
     seconds = [
@@ -177,6 +182,7 @@ def test_a_second_daemon_is_refused_and_the_first_goes_on(stack: Stack) -> None:
         assert "hint:" in said
     assert int((stack.paths.run_dir / "daemon.pid").read_text()) == first.pid
     untouched(stack, before)
+    told(stack, "m", "11-a-second-daemon", since_s=since_s())
 
 
 @slow

@@ -20,6 +20,9 @@ their defaults:
     first_request_s 0   seconds for which a request of a client computes before anything else, once (a kernel is
                         compiled), each time that this number changes
     compiler_mb 64      memory that it takes and gives back meanwhile, as a compiler does; 0: it only spins
+    reads_s 0           seconds for which a request of a client does nothing but read the weights' folder's `ballast`
+                        from the disk, past the page cache, once each time that this number changes; `reads_bytes`
+                        5000000: so many bytes a second
     hang_after null     tokens after which every request stops, its connection open, until this is null again
     wedge false         accepts, and answers nothing but /health
     health_hangs false  /health does not answer either; slots_hang, metrics_hang: the same for these
@@ -78,6 +81,8 @@ DEFAULTS: Mapping[str, Any] = {
     "prefill_tps": 100_000,
     "first_request_s": 0,
     "compiler_mb": 64,
+    "reads_s": 0,
+    "reads_bytes": 5_000_000,
     "hang_after": None,
     "wedge": False,
     "health_hangs": False,
@@ -159,7 +164,7 @@ class State:
         self.ids = itertools.count()
         self.counts = {"prompt": 0, "generated": 0, "drafted": 0, "accepted": 0, "drafts": 0}
         self.made = 0
-        self.compiled = 0.0
+        self.compiled = self.has_read = 0.0
         self.compiler = threading.Lock()
         self.kept = bytearray()
         self.logged = 0
@@ -373,6 +378,7 @@ class Handler(BaseHTTPRequestHandler):
         """Prefill, then token by token; as a stream or in one."""
         state = self.state
         self.compile()
+        self.read_disk()
         self.prefill(me)
         stream = bool(asked.get("stream"))
         if stream:
@@ -427,6 +433,23 @@ class Handler(BaseHTTPRequestHandler):
                 while time.monotonic() < spin:
                     pass
                 time.sleep(STEP)
+
+    def read_disk(self) -> None:
+        """Wait for a slow disk as a page fault does: nothing is computed, bytes come; all others wait meanwhile."""
+        state = self.state
+        with state.compiler:
+            seconds = state.knob("reads_s")
+            if seconds == state.has_read:
+                return
+            state.has_read = seconds
+            page = mmap.mmap(-1, 1 << 20)
+            file = os.open(state.script.file.with_name("ballast"), os.O_RDONLY | os.O_DIRECT)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if os.readv(file, [page]) == 0:
+                    os.lseek(file, 0, os.SEEK_SET)
+                time.sleep(len(page) / state.knob("reads_bytes"))
+            os.close(file)
 
     def prefill(self, me: dict[str, Any]) -> None:
         while me["prefilled"] < me["prompt"]:

@@ -24,7 +24,7 @@ from tests.fakes.engine import ALPHABET, Script
 from tests.models import generate as g
 from tests.stack.stack import Stack
 from tests.stack_fixture import MakeStack
-from tests.telling.golden import told
+from tests.telling.golden import quiet, told
 from tests.waiting import until_sync
 
 SCALE = 0.05
@@ -128,6 +128,9 @@ STORY: dict[str, Any] = {
 }
 
 
+BUSY: dict[str, str] = {r"seen: .*": "seen: SIGNS"}
+
+
 def untouched(stack: Stack) -> None:
     """Nothing was done to the engine, and nothing is said against it."""
     assert not {"engine_stalled", "engine_unresponsive", "engine_ended", "failed"} & set(stack.codes("m"))
@@ -192,6 +195,7 @@ def test_a_long_prompt_is_no_stall(fake: tuple[Stack, Script]) -> None:
     until_sync(asking.done, seconds + 20, "the long prompt is answered")
     assert "[DONE]" in asking.text
     untouched(stack)
+    told(stack, "m", "04-long-prompt", without=("busy",))
 
 
 @pytest.mark.slow
@@ -214,7 +218,37 @@ def test_a_kernel_that_is_compiled_at_first_use_is_no_stall(fake: tuple[Stack, S
     until_sync(asking.done, seconds + 20, "the first request is answered")
     assert "[DONE]" in asking.text
     untouched(stack)
+    told(stack, "m", "04-kernel-compiled", words=BUSY)
     assert {e["evidence"]["at_most_s"] for e in found(stack, "busy")} == {315 * SCALE}, "which saved it"
+
+
+@pytest.mark.slow
+def test_a_slow_disk_is_no_stall(fake: tuple[Stack, Script]) -> None:
+    """Pages of its weights were pushed out of memory, and come back at 5 MB/s: twice as long as it may be silent."""
+    stack, script = fake
+    assert stack.text("m", 4) == ALPHABET[:4]
+    ballast = script.file.with_name("ballast")
+    ballast.write_bytes(os.urandom(64 << 20))
+    ballast.chmod(0o644)
+    since_s = quiet(stack, "m")
+    seconds = TIMING.stall * 2
+    script.write(reads_s=seconds)
+    asking = Asking(stack, tokens=5)
+    live = until_sync(
+        lambda: (v := stack.deployment("m")["engine"]["verdicts"]["live"])["reason"] == "reading_from_disk" and v,
+        TIMING.stall + BUSY_MACHINE,
+        "the silence is excused",
+    )
+    assert live["holds"] is True
+    until_sync(asking.done, seconds + 20, "the request is answered")
+    assert "[DONE]" in asking.text
+    untouched(stack)
+    (busy,) = found(stack, "busy")
+    assert (busy["evidence"]["at_most_s"], busy["text"]) == (
+        5 * TIMING.stall,
+        "m-1 is silent, for it reads from a disk",
+    )
+    told(stack, "m", "04-slow-disk", since_s=since_s(), words=BUSY)
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["first", "later"])

@@ -23,7 +23,8 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,11 @@ from orchestrator.telling.story import Entry, tell
 from orchestrator.telling.text import lines
 from tests.daemon.world import World
 from tests.stack.stack import Stack
+from tests.waiting import until_sync
 
 FOLDER = Path(__file__).parent / "golden"
 WRITE = "OUTRIDER_WRITE_GOLDEN"
+QUIET = 2.0
 
 _AMOUNT = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _PLACES: tuple[tuple[str, str], ...] = (
@@ -84,6 +87,19 @@ def told(
         codes = " ".join(beat["code"] for beat in story["beats"])
         raise AssertionError(f"{diff}\ncodes: {codes}\n\n{read}\n{WRITE}=1 writes {file.name} anew")
     return read
+
+
+def quiet(stack: Stack, deployment: str) -> Callable[[], float]:
+    """Wait until nothing was told of it for a while; what it gives says since when, for `since_s`: a story that
+    begins here, however soon the next entry comes and however late it is asked for."""
+
+    def silent() -> bool:
+        beats = _story(stack, deployment, 1e6)["beats"]
+        return all(min(beat["ago_s"], beat["last_ago_s"] or beat["ago_s"]) > QUIET for beat in beats)
+
+    until_sync(silent, 60, "nothing more is told")
+    begun = time.monotonic()
+    return lambda: time.monotonic() - begun + QUIET / 2
 
 
 def _story(where: Stack | World, deployment: str, since_s: float | None) -> Any:
