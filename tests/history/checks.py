@@ -172,7 +172,8 @@ class Checks:
             there = [p for p in machine.processes if p.container == one.container]
             pids = {p.pid for p in there if p.alive}
             named: Any = issues[device].evidence["holders"] if device in issues else ()
-            if not {h["pid"] for h in named} <= {p.pid for p in there}:
+            others = {key[1] for key in daemon.quarantine._held if key[0] == device}
+            if not {h["pid"] for h in named} <= {p.pid for p in machine.processes if p.container in others}:
                 self._say(f"{device} is held by {pids}, and the issue names {named}")
             gone = not pids and all(p.kept.get(device, 0) <= LOST for p in there)
             cause = machine.now - machine.healed > SEEN and machine.now - self._held_since[device] > SEEN
