@@ -22,6 +22,7 @@ def state_at_gateway(stack: Stack, name: str) -> str:
     return str({m["id"]: m["state"] for m in listed}[name])
 
 
+@pytest.mark.timeout(180)
 def test_the_first_request_brings_a_model_and_the_least_valuable_makes_way(
     make_stack: MakeStack, test_models: Path
 ) -> None:

@@ -37,6 +37,8 @@ from tests.waiting import until, until_sync
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 SILENCE = {r"(?m)(no answer from \S+): .*$": r"\1"}
 """A connection that was there breaks, a new one is refused."""
+RARE = {"journal", "canaries", "measuring"}
+"""Loops whose rounds are far apart, or that have none: their age says nothing here."""
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ def test_a_podman_that_hangs_takes_nobody_along(stack: Stack, own_podman: servic
         print(f"memory free {took:.1f} s after the stop, with a Podman that hangs")
         assert took < 35
         podman_is(stack, False, 90)
-        ages = stack.get("/api/v1/health")["loops"]
+        ages = {name: age for name, age in stack.get("/api/v1/health")["loops"].items() if name not in RARE}
         assert max(ages.values()) < 40, f"every loop goes round: {ages}"
         assert same(stack, bystander)
     podman_is(stack, True, 60)
