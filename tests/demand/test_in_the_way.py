@@ -89,6 +89,7 @@ def test_what_has_no_room_is_refused_and_told_who_is_in_the_way(
         stack.wait(lambda: stack.chat("one", 4).status_code == 200, what="one has come")
 
 
+@pytest.mark.slow
 def test_whatever_keeps_it_from_coming_is_told_with_the_next_step(
     make_stack: MakeStack, fake_engine_image: str, test_models: Path
 ) -> None:

@@ -133,6 +133,7 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
+@pytest.mark.slow
 def test_a_daemon_without_file_descriptors_lives_on_and_works_again_when_it_has_some(
     stack: Stack, listener: Listener
 ) -> None:

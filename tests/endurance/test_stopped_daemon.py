@@ -162,6 +162,7 @@ def test_a_host_that_slept_finds_everything_as_it_was(stack: Stack, clocks: Cloc
         clocks.set()
 
 
+@pytest.mark.slow
 def test_a_second_daemon_is_refused_and_the_first_goes_on(stack: Stack) -> None:
     since_s = quiet(stack, "m")
     before, first = stack.deployment("m"), stack.daemon

@@ -63,7 +63,7 @@ def loading(make_stack: MakeStack, image: str, models: Path, load_s: float, **sc
     "sign",
     [
         pytest.param({"load_lines": 5}, id="lines", marks=pytest.mark.slow),
-        pytest.param({"grow_bytes": 4 << 20}, id="memory"),
+        pytest.param({"grow_bytes": 4 << 20}, id="memory", marks=pytest.mark.slow),
     ],
 )
 def test_a_slow_load_that_gets_on_is_left_alone(

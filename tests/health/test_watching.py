@@ -251,7 +251,7 @@ def test_a_slow_disk_is_no_stall(fake: tuple[Stack, Script]) -> None:
     told(stack, "m", "04-slow-disk", since_s=since_s(), words=BUSY)
 
 
-@pytest.mark.parametrize("served", [False, True], ids=["first", "later"])
+@pytest.mark.parametrize("served", [pytest.param(False, marks=pytest.mark.slow), True], ids=["first", "later"])
 def test_one_that_only_computes_has_stalled(fake: tuple[Stack, Script], served: bool) -> None:
     """A loop, or a wait for a GPU that hangs, takes a whole core as a compiler does; nothing else of it moves. It is
     found in T_stall whether or not it has given anybody anything."""
@@ -350,6 +350,7 @@ def test_a_daemon_that_was_stopped_blames_nobody(fake: tuple[Stack, Script]) -> 
     untouched(stack)
 
 
+@pytest.mark.slow
 def test_one_that_answers_errors_gets_no_requests_until_it_answers(fake: tuple[Stack, Script]) -> None:
     stack, script = fake
     script.write(status=500)
@@ -374,6 +375,7 @@ def test_one_that_answers_nothing_but_errors_is_replaced(fake: tuple[Stack, Scri
     assert stack.text("m", 4) == ALPHABET[:4]
 
 
+@pytest.mark.slow
 def test_a_livelock_with_every_slot_taken_is_found(fake: tuple[Stack, Script]) -> None:
     stack, script = fake
     script.write(livelock=True)

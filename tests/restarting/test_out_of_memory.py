@@ -62,6 +62,7 @@ def test_the_kernel_ends_a_real_engine_that_passes_its_limit(make_stack: MakeSta
         print(story)
 
 
+@pytest.mark.slow
 def test_a_crash_loop_ends(make_stack: MakeStack, fake_engine_image: str, test_models: Path) -> None:
     """The fake engine ends while it loads: one without a word, three times on each rung; one for want of memory, in
     its own words, which the same launch would not mend: once on each."""
