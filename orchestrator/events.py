@@ -110,8 +110,9 @@ class Journal:
 
     async def recall(self, deployment: str, limit: int) -> Sequence[tuple[Event, float]]:
         """The newest `limit` entries about a deployment or about no one in particular, oldest first, each with how
-        many seconds ago it was: by the wall clock where a former daemon wrote it. Without the database (it may be
-        what is broken) only what is in memory."""
+        many seconds ago it was: by the wall clock where a former daemon wrote it, and never less than this daemon's
+        own entries, whatever was done to that clock. Without the database (it may be what is broken) only what is in
+        memory."""
         recent = list(zip(self._recent, self._moments, strict=True))
         oldest = recent[0][0].sequence if recent else self._sequence + 1
         try:
@@ -120,7 +121,8 @@ class Journal:
             log.warning("journal_not_read", error=str(error))
             stored = []
         wall, now = self._clock.wall(), self._clock.now()
-        found = [(event, max(0.0, wall - event.at)) for event in stored]
+        least = now - recent[0][1] if recent else 0.0
+        found = [(event, max(least, wall - event.at)) for event in stored]
         found += [(event, now - moment) for event, moment in recent if event.deployment in (None, deployment)]
         return found[-limit:]
 

@@ -118,6 +118,29 @@ async def test_the_journal_goes_on_counting_after_a_restart(tmp_path: Path) -> N
     await store.close()
 
 
+class Back(SystemClock):
+    """A host's clock that was set back by an hour."""
+
+    def wall(self) -> float:
+        return super().wall() - 3600
+
+
+async def test_what_a_former_daemon_wrote_is_older_than_what_this_one_did(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "a.db")
+    first = journal(store)
+    first.emit("k", "one", "text", deployment="m")
+    await first.flush()
+    second = Journal(store, Back(), host="h", boot_id="b", last=1)
+    second.emit("k", "begins", "text")
+    second.emit("k", "two", "text", deployment="m")
+    found = await second.recall("m", 10)
+    assert [event.code for event, _ in found] == ["one", "begins", "two"]
+    ages = [ago for _, ago in found]
+    assert ages == sorted(ages, reverse=True), "a story of the last seconds begins after it"
+    assert ages[-1] > 0
+    await store.close()
+
+
 async def test_a_follower_gets_what_comes(tmp_path: Path) -> None:
     store = await Store.open(tmp_path / "a.db")
     entries = journal(store)

@@ -69,11 +69,11 @@ def loading(make_stack: MakeStack, image: str, models: Path, load_s: float, **sc
 def test_a_slow_load_that_gets_on_is_left_alone(
     make_stack: MakeStack, fake_engine_image: str, test_models: Path, sign: dict[str, int]
 ) -> None:
-    with loading(make_stack, fake_engine_image, test_models, 2, load_seconds=STALL + 3, **sign) as stack:
+    with loading(make_stack, fake_engine_image, test_models, 4, load_seconds=STALL + 4, **sign) as stack:
         stack.start("m")
         assert stack.codes("m").count("starting") == 1
         (event,) = [e for e in stack.events("m") if e["code"] == "load_extended"]
-        assert event["evidence"]["elapsed_s_limit"] == 2
+        assert event["evidence"]["elapsed_s_limit"] == 4
 
 
 def test_a_load_that_hangs_in_silence_is_given_up(
