@@ -7,7 +7,7 @@ ARGS ?=
 # three workers on two cores: the tests wait for containers more than they compute
 PYTEST := $(BIN)/python -m pytest -q -n 3 --dist loadfile
 
-.PHONY: help up down setup setup-dev test test-podman5 test-all soak check format bench lock vllm-verdicts schema drawing clean
+.PHONY: help up down setup setup-dev test test-podman5 test-all test-again soak check format bench lock vllm-verdicts schema drawing clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -33,6 +33,9 @@ test-podman5: ## the same in a Debian 13 of its own, for its Podman 5 and Python
 test-all: setup-dev ## all tests; their record goes into the repository (fetches 3 GB the first time)
 	@$(BIN)/python -m tests.fetching
 	@$(PYTEST) --record tests/full_run.json $(ARGS)
+
+test-again: setup-dev ## what failed in the last run of all tests, once it is mended
+	@$(PYTEST) --again tests/full_run.json $(ARGS)
 
 soak: setup-dev ## half an hour of everything at once, and then what is left (OUTRIDER_SOAK_MINUTES); part of test-all
 	@$(BIN)/python -m pytest -q tests/endurance/test_soak.py $(ARGS)

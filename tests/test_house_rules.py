@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -32,22 +33,45 @@ def test_a_skip_needs_a_reason_and_an_expiry(reason: str, good: bool) -> None:
     assert (skip_fault(reason, TODAY) is None) is good
 
 
-def test_a_bad_skip_fails_the_run(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ("tests.house_rules",)\n')
-    (tmp_path / "test_x.py").write_text(
-        "import pytest\n\n\n@pytest.mark.skip(reason='later')\ndef test_a() -> None: ...\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", str(tmp_path)],
-        cwd=tmp_path,
+def pytest_of_its_own(folder: Path, tests: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text('pytest_plugins = ("tests.house_rules",)\n')
+    (folder / "test_x.py").write_text(tests)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", *words, str(folder)],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(house_rules.ROOT)},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+
+
+def test_a_bad_skip_fails_the_run(tmp_path: Path) -> None:
+    tests = "import pytest\n\n\n@pytest.mark.skip(reason='later')\ndef test_a() -> None: ...\n"
+    run = pytest_of_its_own(tmp_path, tests)
     assert run.returncode == 1, run.stdout
     assert "a skip needs a reason and an expiry" in run.stdout
+
+
+def test_what_failed_can_be_run_again_and_no_more(tmp_path: Path) -> None:
+    tests = """
+def test_good(): ...
+def test_mended(): assert {mended}
+def test_bad(): assert False
+"""
+    file = tmp_path / "record.json"
+    assert pytest_of_its_own(tmp_path, tests.format(mended=False), "--record", str(file)).returncode == 1
+    seen = json.loads(file.read_text())
+    assert (seen["counts"], seen["failed"]) == (
+        {"failed": 2, "passed": 1},
+        ["test_x.py::test_bad", "test_x.py::test_mended"],
+    )
+    run = pytest_of_its_own(tmp_path, tests.format(mended=True), "--again", str(file))
+    assert "1 failed, 1 passed, 1 deselected" in run.stdout
+    seen = json.loads(file.read_text())
+    assert seen["again"] == {"test_x.py::test_mended": house_rules.git("rev-parse", "HEAD")}
+    assert house_rules.still_failing(seen) == {"test_x.py::test_bad"}
 
 
 def test_an_area_that_takes_too_long_is_told(pytestconfig: pytest.Config) -> None:
@@ -84,9 +108,10 @@ def test_slow_tests_are_counted_apart(
     assert set(tally.over()) == {area} - {house_rules.SLOW}
 
 
-def record(tmp_path: Path, commit: str, **counts: int) -> Path:
+def record(tmp_path: Path, commit: str, *, names: Sequence[str] = (), again: Sequence[str] = (), **counts: int) -> Path:
     file = tmp_path / "record.json"
-    file.write_text(json.dumps({"commit": commit, "date": "2026-11-29", "counts": counts}))
+    seen = {"commit": commit, "date": "2026-11-29", "counts": counts}
+    file.write_text(json.dumps({**seen, "failed": list(names), "again": dict.fromkeys(again, commit)}))
     return file
 
 
@@ -95,6 +120,10 @@ def test_a_record_of_all_tests_must_be_fresh_and_good(tmp_path: Path) -> None:
     assert record_fault(record(tmp_path, head, passed=3)) is None
     assert "did not pass" in str(record_fault(record(tmp_path, head, passed=3, failed=1)))
     assert "did not pass" in str(record_fault(record(tmp_path, head)))
+    assert "mend ['b']" in str(record_fault(record(tmp_path, head, passed=3, failed=2, names="ab", again="a")))
+    assert record_fault(record(tmp_path, head, passed=3, failed=2, names="ab", again="ab")) is None
+    many = "abcdef"[: house_rules.FEW + 1]
+    assert "did not pass" in str(record_fault(record(tmp_path, head, passed=3, failed=6, names=many, again=many)))
     assert "no record" in str(record_fault(record(tmp_path, "0" * 40, passed=3)))
     assert "no record" in str(record_fault(tmp_path / "absent.json"))
     commits = house_rules.git("rev-list", "HEAD").split()
