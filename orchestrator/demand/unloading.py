@@ -30,7 +30,7 @@ async def emptied(
     d: Deployment, engine: Engine, leaving: Leaving, context: Context, publish: Callable[[], None]
 ) -> bool:
     """Admit nothing more and wait for the last answer. Whether nothing is in flight any more; if not, the engine
-    serves again as if nothing had been."""
+    serves again as if nothing had been, unless it ended meanwhile: then it is for whoever cleans up."""
     engine.admit = False
     if engine.state is State.READY:
         engine.move(State.DRAINING)
@@ -38,6 +38,8 @@ async def emptied(
     drained = await context.gateway.drain(engine.id, leaving.limit, context.routing.revision)
     if drained.done:
         return True
+    if engine.state is not State.DRAINING:
+        return False
     engine.move(State.READY)
     engine.admit, d.called, d.leaving = True, True, None
     publish()

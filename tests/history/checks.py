@@ -163,7 +163,8 @@ class Checks:
             self._say(f"left alone are {sorted(held)}, and issues are open for {sorted(issues)}")
         for process in machine.processes:
             seen = not process.alive and process.loaded((process.ended_at or 0.0) - SEEN)
-            if seen and (process.ended_at or 0.0) > self._calm_since and self._long_ago(process):
+            calm = (process.ended_at or 0.0) - SEEN > self._calm_since  # this daemon has read what it had
+            if seen and calm and self._long_ago(process):
                 for device, kept in process.kept.items():
                     if device != HOST and kept > LOST and device not in held:
                         name = f"{process.deployment}-{process.generation}"
