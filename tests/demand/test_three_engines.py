@@ -89,6 +89,7 @@ def test_what_is_in_use_is_emptied_after_a_turn_and_no_stream_is_cut(make_stack:
         assert stack.codes().count("unload_called_off") == 0
 
 
+@pytest.mark.slow
 def test_idle_models_are_unloaded_after_their_time_and_pinned_ones_are_not(
     make_stack: MakeStack, test_models: Path
 ) -> None:

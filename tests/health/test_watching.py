@@ -191,6 +191,7 @@ def test_a_livelock_delivers_nothing_whatever_its_counters_say(fake: tuple[Stack
 # what works, however it looks
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_no_stall(fake: tuple[Stack, Script]) -> None:
     """Read for half as long again as an engine may be silent; its token counters stand still until the end."""
     stack, script = fake

@@ -40,6 +40,7 @@ def three(make_stack: MakeStack, test_models: Path) -> Any:
         yield stack
 
 
+@pytest.mark.slow
 def test_a_reload_touches_only_the_model_that_changed(three: Stack, test_models: Path) -> None:
     before = ids(three)
     three.define("b", test_models / g.TARGET, method="none", context=1024)
