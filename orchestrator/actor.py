@@ -191,6 +191,15 @@ class Actor:
             self._idle.clear()
             await self._idle.wait()
 
+    def wait_for(self, container: str) -> None:
+        """Start nothing while this container, which belongs to none of its engines, may run."""
+        self._tell(lambda: self.deployment.remains.add(container))
+
+    def wait_no_longer(self, container: str) -> None:
+        """It has gone, or nobody can end it."""
+        if container in self.deployment.remains:
+            self._tell(lambda: self.deployment.remains.discard(container))
+
     def end_engine(self, engine: Engine, verdict: EngineFailed) -> bool:
         """Kill an engine's process now, whatever its deployment is doing; the verdict is what its end is called.
 
@@ -335,7 +344,7 @@ class Actor:
     def take_turn(self) -> None:
         """Let the next one start when this one is through, and see who is before it."""
         d, turns = self.deployment, self._context.turns
-        through = d.serving_engine or d.reason or d.suspicion or d.barred or d.transfer
+        through = d.serving_engine or d.reason or d.suspicion or d.barred or d.remains or d.transfer
         if not d.should_run or through is not None:
             turns.leave(d.name)
         d.after = None if d.loading else turns.before(d.name)  # what is on its way is not stopped for its turn

@@ -11,10 +11,8 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from containers import labels as container_labels
-from containers.errors import ContainerError
 from containers.labels import Labels
 from containers.podman import Podman
 from containers.spec import ContainerState
@@ -27,10 +25,10 @@ from orchestrator.decision import Decision
 from orchestrator.engine import SOCKET_NAME, Engine, read_key, remove_files, socket_folder
 from orchestrator.engine_client import EngineUnreachable
 from orchestrator.errors import DatabaseFailed
+from orchestrator.leftovers import Leftovers, Seen
 from orchestrator.plan import Plan
 from orchestrator.runner import Runner
 from orchestrator.runtimes import adapter
-from orchestrator.stopping import ladder
 from orchestrator.views import Desired, State
 
 HEALTH_LIMIT = 2.0
@@ -38,15 +36,6 @@ HEALTH_LIMIT = 2.0
 CONMON_DEAD = "conmon_dead"
 ADOPTION = "adoption"
 """The author of a wish that was lost: what runs is meant to run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One container with its labels read; `plan` is None when the label is unreadable."""
-
-    container: ContainerState
-    labels: Labels | None
-    plan: Plan | None
 
 
 class Adopter:
@@ -57,8 +46,7 @@ class Adopter:
         self._podman = podman
         self._owner = context.paths.owner
         self._suspects: set[str] = set()
-        self._leaving: dict[str, asyncio.Task[None]] = {}
-        """Containers that are being taken down, by id."""
+        self.leftovers = Leftovers(context, podman)
 
     async def adopt(self, define: Callable[[str], Actor | None], actors: Mapping[str, Actor]) -> None:
         """Give every engine that runs to its actor and take down what cannot be kept. Once, before the actors run.
@@ -77,7 +65,7 @@ class Adopter:
             decision = self._decide(one, actor, asked, proven, newest)
             self._tell(one, decision)
             if decision.action is Adoption.REMOVE or one.labels is None or one.plan is None or actor is None:
-                self._take_down(one, proven)
+                self._take_down(one, actor, proven)
                 kept |= set() if one.labels is None else {one.labels.engine}
                 continue
             engine = self._engine(one, one.labels, one.plan, ready=decision.action is Adoption.ADOPT)
@@ -113,13 +101,17 @@ class Adopter:
         strangers = {
             one.container.id
             for one in seen
-            if (one.labels is None or one.labels.engine not in known) and one.container.id not in self._leaving
+            if (one.labels is None or one.labels.engine not in known) and one.container.id not in self.leftovers
         }
+        seen_twice, self._suspects = strangers & self._suspects, strangers
+        if not seen_twice and not self.leftovers:
+            return
+        proven, defined = await self._c.store.proven(), {a.deployment.name: a for a in actors}
+        self.leftovers.look(seen, proven)
         for one in seen:
-            if one.container.id in strangers & self._suspects:
+            if one.container.id in seen_twice:
                 self._tell(one, Decision(Adoption.REMOVE, "belongs_to_no_engine", {"state": one.container.state}))
-                self._take_down(one, await self._c.store.proven())
-        self._suspects = strangers
+                self._take_down(one, None if one.labels is None else defined.get(one.labels.deployment), proven)
 
     def _see_supervisors(self, seen: Sequence[Seen], serving: Mapping[str, tuple[Actor, Engine]]) -> None:
         """An engine whose conmon died serves on, and its end is seen, for the kernel tells that; what is lost is its
@@ -146,16 +138,12 @@ class Adopter:
 
     async def close(self) -> None:
         """Leave what is being taken down to the next daemon."""
-        tasks = list(self._leaving.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self.leftovers.close()
 
     async def sweep(self, actors: Sequence[Actor]) -> object:
         """Remove what killed Podman services left behind, passing over what is being created now."""
         label = (container_labels.OWNER, self._owner)
-        busy = _Busy(self._c.runner, actors, self._leaving)
+        busy = _Busy(self._c.runner, actors, self.leftovers)
         prefix, grace = f"outrider-{self._owner[:8]}-", self._c.timing.stop_grace
         return await sweep(self._podman, label, prefix, busy=busy, stop_grace=grace)
 
@@ -240,41 +228,8 @@ class Adopter:
             except DatabaseFailed as error:
                 self._c.journal.emit("daemon", "not_noted", f"{d.name}: {error.detail}", deployment=d.name)
 
-    def _take_down(self, one: Seen, proven: frozenset[str]) -> None:
-        """Remove a container in the background, once; a failure is told and tried again by a later relist. Until it
-        has gone its memory is accounted for: one that still loads takes more than a reading shows."""
-        container = one.container.id
-        if container in self._leaving:
-            return
-        engine = None if one.labels is None else one.labels.engine
-        if engine is not None and one.plan is not None and one.container.alive:
-            self._c.admission.adopt(engine, one.plan, loading=engine not in proven)
-        task = asyncio.create_task(self._remove(one), name=f"remove-{one.container.name}")
-        self._leaving[container] = task
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._leaving.pop(container, None)
-            if engine is not None:
-                self._c.admission.forget(engine)
-            error = None if task.cancelled() else task.exception()
-            if error is not None:
-                self._c.journal.emit("adoption", "not_removed", f"{one.container.name}: {error}")
-
-        task.add_done_callback(ended)
-
-    async def _remove(self, one: Seen) -> None:
-        if one.container.alive and one.labels is not None:
-            await self._c.gateway.drain(one.labels.engine, self._c.timing.drain, self._c.routing.revision)
-        if one.container.alive:
-            await ladder.end(self._podman, self._c.clock, one.container.id, self._c.timing.stop_grace)
-        try:
-            await self._podman.remove(one.container.id)
-        except ContainerError:  # that no answer came does not mean that it was not done
-            if await self._podman.inspect(one.container.id) is not None:
-                raise
-        if one.labels is not None:
-            await asyncio.to_thread(remove_files, self._c.paths, one.labels.engine)
-            await self._c.store.forget_engine(one.labels.engine)
+    def _take_down(self, one: Seen, actor: Actor | None, proven: Collection[str]) -> None:
+        self.leftovers.take_down(one, actor, proven=one.labels is not None and one.labels.engine in proven)
 
     def _tidy(self, kept: set[str]) -> None:
         """Socket folders and keys of engines that no longer exist."""
@@ -287,7 +242,7 @@ class Adopter:
 class _Busy(Collection[str]):
     """Names and ids that a sweep passes over, looked up when it asks: a create may begin while it goes round."""
 
-    def __init__(self, runner: Runner, actors: Sequence[Actor], leaving: Mapping[str, object]) -> None:
+    def __init__(self, runner: Runner, actors: Sequence[Actor], leaving: Collection[str]) -> None:
         self._runner = runner
         self._actors = actors
         self._leaving = leaving

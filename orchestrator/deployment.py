@@ -25,6 +25,9 @@ from orchestrator.routing import Route, RouteEngine
 from orchestrator.views import DeploymentView, Desired, Progress, RungView, State, Why
 
 TURN = "waiting_for_turn"
+REMAINS = "remains"
+PASSING = frozenset({TURN, REMAINS})
+"""What keeps it from being started for a while, and is over by itself."""
 FOR_A_PERSON = 60.0
 """Seconds after which a client may ask again for what only a person brings back. Clients that wait by themselves
 wait no longer than a minute."""
@@ -81,6 +84,9 @@ class Deployment:
     """There on demand: why no request brings it up now."""
     after: str | None = None
     """The daemon has just started, and this one is to be through first."""
+    remains: set[str] = field(default_factory=set)
+    """Containers that belong to none of its engines, may run, and are not known to be gone: it is not started beside
+    them (`orchestrator.leftovers`)."""
     suspicion: Suspicion | None = None
     """The host went down while this was being loaded: only a person starts it again."""
     guarded: EngineFailed | None = None
@@ -146,6 +152,8 @@ class Deployment:
         # an engine that comes up has its driver and its GPU; one whose GPU is lost is failed by whoever found that
         if self.barred is not None and not self.loading:
             return self.barred.code
+        if self.remains and not self.loading:
+            return REMAINS
         return None if self.after is None else TURN
 
     @property
@@ -182,6 +190,8 @@ class Deployment:
             return self.suspicion.why
         if self.barred is not None and self.should_run and self.serving_engine is None:
             return self.barred
+        if self.remains and self.should_run and not self.live():
+            return Why(REMAINS, "what a former daemon left of it is being removed")
         if self.after is not None and self.should_run:
             return Why(TURN, f"waiting for its turn (after {self.after})")
         return self.reason
@@ -207,7 +217,7 @@ class Deployment:
         if self.desired is Desired.ON_DEMAND and not self.called:
             return State.FAILED if self.failures.parked else State.IDLE
         reason = self.shown_reason
-        if reason is not None and reason.code == TURN:
+        if reason is not None and reason.code in PASSING:
             return State.CREATING
         if reason is not None and reason.code == DeviceMissing.code:
             return State.WAITING_DEVICE
@@ -238,7 +248,8 @@ class Deployment:
         )
         served = any(e.admit for e in engines)
         on_its_way = any(e.state in COMING or e.exited.is_set() or e.unready is not None for e in self.live())
-        coming = self.busy or on_its_way or self.after is not None or self._comes_back(now, patience)
+        passing = self.after is not None or bool(self.remains)
+        coming = self.busy or on_its_way or passing or self._comes_back(now, patience)
         return Route(
             name=self.name,
             aliases=self.entry.aliases,

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 
 from orchestrator.decision import Decision
-from orchestrator.deployment import TURN, Deployment
+from orchestrator.deployment import PASSING, Deployment
 from orchestrator.lifecycle import Step
 from orchestrator.views import State, Why
 
@@ -37,7 +37,7 @@ def landed(d: Deployment, decision: Decision[Step], *, busy: bool) -> Outcome | 
         return Outcome(why=Why(CALLED_OFF, f"{d.name} is to stop ({d.desired_by or 'the daemon ends'})"))
     if engine is not None and engine.state is State.READY and not engine.exited.is_set() and not busy:
         return Outcome(engine.generation)
-    if busy or decision.action is not Step.WAIT or decision.reason == TURN:
+    if busy or decision.action is not Step.WAIT or decision.reason in PASSING:
         return None
     reason = d.shown_reason or Why(decision.reason, f"{d.name} cannot be started now ({decision.reason})")
     return Outcome(why=reason)

@@ -173,7 +173,7 @@ class History:
         return self.daemon.journal if hasattr(self, "daemon") else None
 
     def _leaving(self) -> Collection[str]:
-        return self.daemon.adopter._leaving.keys()
+        return self.daemon.adopter.leftovers
 
     def _launched(self, process: Process) -> None:
         self.checks.launched(process)

@@ -144,6 +144,31 @@ def test_a_rung_that_was_found_is_not_lost_with_the_daemon() -> None:
         history.finish()
 
 
+def test_what_could_not_be_removed_is_not_loaded_beside() -> None:
+    """The former daemon was stopping it, and Podman went away before the next one had removed it: its memory was
+    counted in nobody's name, and another engine of the same model was started."""
+    with begun() as history:
+        history.do("start", "zeta", then=2.0)
+        history.do("stick", "zeta")
+        history.do("stop", "zeta", then=0.1)
+        history.do("kill_daemon", then=0.1)
+        history.do("podman", "gone", then=20.0)
+        history.do("start", "zeta", then=0.05)
+        zeta = history.daemon.registry.get("zeta").deployment
+        (process,) = history.machine.processes
+        assert process.alive
+        assert (zeta.held, zeta.shown_state(), zeta.shown_reason and zeta.shown_reason.code) == (
+            "remains",
+            State.CREATING,
+            "remains",
+        )
+        assert process.engine in history.daemon.admission.claims()
+        history.do("start", "zeta")
+        history.finish()
+        assert (process.alive, zeta.held) == (False, None)
+        assert zeta.serving_engine is not None
+
+
 def _reason(actor: object) -> str | None:
     reason = actor.deployment.reason  # type: ignore[attr-defined]
     return None if reason is None else str(reason.code)

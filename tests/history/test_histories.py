@@ -39,6 +39,8 @@ SEED = "OUTRIDER_HISTORIES"
 """The number of the first history of the long run, or `random`: for whoever goes looking. By itself the run is the same
 each time, so that a change is what makes it fail."""
 MANY = 1500
+FOUND = {784232740: 50}
+"""Histories that went wrong once, and their steps: what they taught is in `test_found`."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -163,6 +165,11 @@ def test_thousands_of_histories_by_number(record_property: Any) -> None:
     record_property(SEED, first)
     for number in range(first, first + MANY):
         played(number, steps=30 + number % 40)
+
+
+@pytest.mark.parametrize(("number", "steps"), FOUND.items())
+def test_what_went_wrong_once_does_not_again(number: int, steps: int) -> None:
+    played(number, steps)
 
 
 @pytest.mark.parametrize("number", [25])

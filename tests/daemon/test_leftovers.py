@@ -1,0 +1,107 @@
+"""What a former daemon left behind and is to go: until that is known, nothing is started beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from containers.errors import PodmanUnreachable
+from orchestrator.leftovers import TRIES
+from orchestrator.views import Desired, State
+from tests.daemon.world import LIMIT, World
+from tests.waiting import until
+
+LEFT = "b" * 16
+CONTAINER = f"c-{LEFT}"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = await World.open(tmp_path)
+    made.d.desired = Desired.RUNNING
+    yield made
+    await made.close()
+
+
+def left(world: World, state: str, *, alive: bool) -> None:
+    """A container of `m` in this state."""
+    world.podman.states = [replace(world.container(LEFT, 1), state=state, alive=alive)]
+
+
+async def test_a_start_that_is_on_its_way_to_podman_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not run yet: the daemon that asked for it died, and Podman has not got to it."""
+    left(world, "created", alive=False)
+    remove, away = world.podman.remove, True
+
+    async def removed(container: str) -> bool:
+        if away:
+            raise PodmanUnreachable("nobody answers")
+        world.podman.states.clear()
+        return await remove(container)
+
+    async def inspected(container: str) -> object:
+        raise PodmanUnreachable("nobody answers")
+
+    monkeypatch.setattr(world.podman, "remove", removed)
+    monkeypatch.setattr(world.podman, "inspect", inspected)
+    await world.adopt()
+    world.run()
+    await world.until_code("not_removed")
+    await until(lambda: world.route().reason is not None, LIMIT, "it says why it does not start")
+    assert world.route().reason.code == "remains"  # type: ignore[union-attr]
+    assert (world.d.shown_state(), world.route().hold, world.runner.ups) == (State.CREATING, True, 0)
+    assert world.memory.adopted == {LEFT: True}, "it may load at any moment"
+    left(world, "running", alive=True)
+    away = False
+    await world.adopter.relist([world.actor])
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "started once that was gone")
+    assert (world.podman.stopped, world.podman.removed) == ([], [CONTAINER])
+    assert LEFT not in world.memory.adopted
+
+
+async def test_one_that_was_removed_without_an_answer_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    left(world, "created", alive=False)
+
+    async def unanswered(container: str) -> object:
+        raise PodmanUnreachable("nobody answers")
+
+    monkeypatch.setattr(world.podman, "remove", unanswered)
+    monkeypatch.setattr(world.podman, "inspect", unanswered)
+    await world.adopt()
+    world.run()
+    await world.until_code("not_removed")
+    world.podman.states.clear()
+    await world.adopter.relist([world.actor])
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "started, for that one is not listed")
+    assert world.memory.adopted.get(LEFT) is None
+
+
+async def test_what_nobody_can_end_is_in_nobodys_way(world: World) -> None:
+    """Podman answers and cannot remove it: it keeps its memory, and another is started beside it."""
+    left(world, "running", alive=True)
+    world.podman.unstoppable.add(CONTAINER)
+    world.podman.states[0] = replace(world.podman.states[0], conmon_alive=False)
+    await world.adopt()
+    world.run()
+    await world.until_code("not_removed")
+    assert TRIES == 2
+    assert (world.runner.ups, world.d.remains) == (0, {CONTAINER})
+    await world.adopter.relist([world.actor])
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "started beside it")
+    assert LEFT in world.memory.adopted
+    assert world.journal_codes().count("not_removed") == 1, "told once"
+
+
+async def test_what_has_ended_keeps_nothing_waiting(world: World) -> None:
+    left(world, "exited", alive=False)
+    world.podman.unstoppable.add(CONTAINER)
+    await world.adopt()
+    assert world.d.remains == set()
+    assert world.memory.adopted == {}
+    world.run()
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "started")
