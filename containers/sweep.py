@@ -59,11 +59,12 @@ async def sweep(
 ) -> Report:
     """Clear up among the containers with the label `owner_label` (key, value) and the names that begin with `prefix`.
 
-    `busy` are names and ids that somebody creates or starts right now: they are passed over.
+    `busy` are names and ids that somebody creates or starts right now: they are passed over. It is asked at each
+    one, never copied: what begins while a sweep goes round is busy too.
     One that cannot be cleared does not keep the others from it. Raises only when Podman cannot
     be asked at all.
     """
-    run = _Sweep(podman, dict([owner_label]), prefix, frozenset(busy), stop_grace)
+    run = _Sweep(podman, dict([owner_label]), prefix, busy, stop_grace)
     await run.containers()
     await run.processes()
     await run.names()
@@ -75,7 +76,7 @@ class _Sweep:
     podman: Podman
     labels: dict[str, str]
     prefix: str
-    busy: frozenset[str]
+    busy: Collection[str]
     grace: float
     ghosts: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)

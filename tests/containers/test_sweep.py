@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -165,6 +165,28 @@ async def test_what_is_under_way_is_passed_over(podman: Podman, specs: Specs, po
     report = await sweep.sweep(podman, owner, PREFIX + podman_owner[:8], stop_grace=1)
     assert container in report.removed
     assert await podman.inspect(container) is None
+
+
+async def test_what_begins_while_it_goes_round_is_passed_over(
+    podman: Podman, specs: Specs, podman_owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep removed an engine between its create and its start."""
+    names: list[str] = []
+    created: list[str] = []
+    list_all = podman.listed
+
+    async def listed(wanted: Mapping[str, str]) -> dict[str, str]:
+        if not names:
+            spec = specs("quiet")
+            names.append(spec.name)
+            created.append(await podman.create(spec))
+        return await list_all(wanted)
+
+    monkeypatch.setattr(podman, "listed", listed)
+    owner = (labels.OWNER, podman_owner)
+    report = await sweep.sweep(podman, owner, PREFIX + podman_owner[:8], busy=names, stop_grace=1)
+    assert (report.removed, len(created)) == ((), 1)
+    await podman.remove(created[0])
 
 
 async def test_what_runs_and_what_ended_is_left_alone(podman: Podman, specs: Specs, podman_owner: str) -> None:
