@@ -196,9 +196,8 @@ class Actor:
         self._tell(lambda: self.deployment.remains.add(container))
 
     def wait_no_longer(self, container: str) -> None:
-        """It has gone, or nobody can end it."""
-        if container in self.deployment.remains:
-            self._tell(lambda: self.deployment.remains.discard(container))
+        """It has gone, or nobody can end it. Told even when that it is waited for was not heard yet."""
+        self._tell(lambda: self.deployment.remains.discard(container))
 
     def end_engine(self, engine: Engine, verdict: EngineFailed) -> bool:
         """Kill an engine's process now, whatever its deployment is doing; the verdict is what its end is called.

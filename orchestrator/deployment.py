@@ -290,7 +290,7 @@ class Deployment:
         if self.desired is not Desired.ON_DEMAND or self.halted or self.called:
             return False
         retry_at = self.failures.retry_at
-        free = self.uncallable is None and self.held is None
+        free = self.uncallable is None and (self.held is None or self.held in PASSING)
         return free and (retry_at is None or retry_at - now <= patience)
 
     def _comes_back(self, now: float, patience: float) -> bool:

@@ -108,9 +108,10 @@ class Leftovers(Collection[str]):
             await asyncio.wait(tasks)
 
     def _ended(self, container: str, task: asyncio.Task[ContainerError | None]) -> None:
-        if task.cancelled():
+        left = self._left.get(container)
+        if task.cancelled() or left is None or left.task is not task:
             return
-        left, error = self._left[container], task.exception() or task.result()
+        error = task.exception() or task.result()
         if error is None:
             self._gone(self._left.pop(container))
             return

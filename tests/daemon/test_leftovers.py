@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -105,3 +106,43 @@ async def test_what_has_ended_keeps_nothing_waiting(world: World) -> None:
     assert world.memory.adopted == {}
     world.run()
     await until(lambda: world.d.serving_engine is not None, LIMIT, "started")
+
+
+async def test_what_has_gone_before_its_deployment_heard_of_it_keeps_nothing_waiting(world: World) -> None:
+    """A create was being called off, which takes as long as Podman does, and a stranger was found and removed."""
+    world.runner.create_may_end = asyncio.Event()
+    world.run()
+    await until(lambda: world.runner.ups == 1, LIMIT, "a create is on its way")
+    await world.actor.set_desired(Desired.STOPPED, "t")
+    await until(lambda: "start_aborted" in world.journal_codes(), LIMIT, "it is called off")
+    left(world, "running", alive=True)
+    for _ in range(2):
+        await world.adopter.relist([world.actor])
+    world.podman.states.clear()
+    await until(lambda: not world.adopter.leftovers, LIMIT, "the stranger has gone")
+    world.runner.create_may_end.set()
+    await until(lambda: not world.d.live(), LIMIT, "called off")
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "started")
+
+
+async def test_a_request_waits_for_what_is_to_go_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There on demand, it would be started by the request but for that."""
+    world.d.desired = Desired.ON_DEMAND
+    left(world, "running", alive=True)
+    asked, may_end = world.podman.remove, asyncio.Event()
+
+    async def remove(container: str) -> bool:
+        await may_end.wait()
+        return await asked(container)
+
+    monkeypatch.setattr(world.podman, "remove", remove)
+    await world.adopt()
+    world.run()
+    await until(lambda: world.podman.stopped == [CONTAINER], LIMIT, "it is being taken down")
+    assert world.route().hold
+    world.actor.call()
+    await until(lambda: world.d.should_run, LIMIT, "called")
+    assert (world.runner.ups, world.route().hold) == (0, True)
+    may_end.set()
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "started once that was gone")
