@@ -91,6 +91,10 @@ class Actor:
 
         await self._ask(change)
 
+    def begin(self) -> None:
+        """A daemon begins, and what runs is adopted. Once, before `run`."""
+        self._steps.ladder.begin()
+
     async def outcome(self) -> Outcome:
         """How the start that is on its way ends; after `set_desired`. Any number may wait: there is one start, and
         all hear the same. Whoever stops waiting changes nothing."""

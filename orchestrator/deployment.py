@@ -25,6 +25,8 @@ from orchestrator.routing import Route, RouteEngine
 from orchestrator.views import DeploymentView, Desired, Progress, RungView, State, Why
 
 TURN = "waiting_for_turn"
+PAUSED = "paused"
+"""A person told Outrider to keep its hands off it before it was there."""
 REMAINS = "remains"
 PASSING = frozenset({TURN, REMAINS})
 """What keeps it from being started for a while, and is over by itself."""
@@ -217,6 +219,8 @@ class Deployment:
         if self.desired is Desired.ON_DEMAND and not self.called:
             return State.FAILED if self.failures.parked else State.IDLE
         reason = self.shown_reason
+        if reason is not None and reason.code == PAUSED:
+            return State.STOPPED
         if reason is not None and reason.code in PASSING:
             return State.CREATING
         if reason is not None and reason.code == DeviceMissing.code:

@@ -44,6 +44,8 @@ class Registry:
     def start(self) -> None:
         """Adoption is done: let every actor act."""
         self._started = True
+        for actor in self._actors.values():
+            actor.begin()
         self._take_turns()
         for actor in self._actors.values():
             actor.publish()
@@ -133,7 +135,7 @@ class Registry:
 
 
 def _may_start(d: Deployment) -> bool:
-    return d.should_run and not d.live() and d.suspicion is None
+    return d.should_run and not d.live() and d.suspicion is None and not d.failures.parked
 
 
 def _loads(d: Deployment) -> bool:

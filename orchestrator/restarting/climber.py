@@ -12,7 +12,7 @@ from dataclasses import replace
 from orchestrator import backoff
 from orchestrator.context import Context
 from orchestrator.decision import Decision
-from orchestrator.deployment import Deployment
+from orchestrator.deployment import PAUSED, Deployment
 from orchestrator.engine import Engine
 from orchestrator.errors import EngineFailed, OutriderError
 from orchestrator.faults import fault_of, policy_of
@@ -22,7 +22,7 @@ from orchestrator.restarting.ledger import Row
 from orchestrator.restarting.rule import Next, Seen
 from orchestrator.restarting.standing import GivenUp, Here, Key, Moment, Standing
 from orchestrator.telling.amounts import count as counted
-from orchestrator.views import LeftRung, RungView, State
+from orchestrator.views import LeftRung, RungView, State, Why
 
 DOWN, PARKED = "on_lower_rung", "keeps_failing"
 """Issues: it runs on a lower rung; it does not run at all any more."""
@@ -164,6 +164,18 @@ class Climber:
         )
         d.failures = backoff.Failures(d.failures.count, parked=True)
 
+    def begin(self) -> None:
+        """A daemon begins, and knows what is there: what is paused and is not there is not started by itself."""
+        d = self._d
+        author = self._c.automation.paused(d.name)
+        if author is None or not d.should_run or d.live():
+            return
+        self._waits_for_person = author
+        hint = f"`outrider resume {d.name}` lets it start, `outrider start {d.name}` starts it"
+        d.reason = Why(PAUSED, f"{d.name} is not started: automation is paused by {author}", hint)
+        d.failures = backoff.Failures(parked=True)
+        self._emit("would_start", f"{d.name} would be started; automation is paused by {author}", {"by": author})
+
     @property
     def waits_for_person(self) -> bool:
         """Whether it failed while automation is paused: nothing starts it again before that is over."""
@@ -286,6 +298,7 @@ class Climber:
         if self._waits_for_person is not None and paused is None:
             self._waits_for_person = None
             d.failures = backoff.Failures()
+            d.reason = None if d.reason is not None and d.reason.code == PAUSED else d.reason
         if not self._standing.given_up:
             return False
         self._show()

@@ -40,6 +40,8 @@ def _now(view: DeploymentView) -> str:
             return "finishes what it has and takes nothing new"
         case State.STOPPING:
             return "is being stopped"
+        case State.STOPPED if wanted(view) and view.reason is not None:
+            return f"does not run{why}"
         case State.STOPPED:
             return f"is stopped, as {view.desired_by} asked" if view.desired_by else "is stopped: nobody started it"
         case State.WAITING_DEVICE:

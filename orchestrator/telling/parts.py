@@ -33,7 +33,7 @@ _CODES = {
         """,
     Part.FOUND: """
         busy engine_stalled engine_unresponsive would_restart would_retry_same would_next_rung would_drop would_resume
-        call_withheld unload_withheld unload_called_off waiting_for_room switch_too_costly load_extended
+        would_start call_withheld unload_withheld unload_called_off waiting_for_room switch_too_costly load_extended
         canary_passed canary_left_out combination_refuted draft_clamped gpu_found gpu_unwell gpu_well
         daemon_stopped host_slept clock_set
         """,

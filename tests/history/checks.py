@@ -38,6 +38,8 @@ class Checks:
         """By model the rungs that were given up, and when that was seen."""
         self.held_back: set[str] = set()
         """Models that failed while they were paused: a person has to ask for them, or another daemon starts."""
+        self._untouched: set[str] = set()
+        """Models that were paused and had no engine when this daemon began, and that nobody has asked for since."""
         self._given_up: set[str] = set()
         """Engines that a daemon which died was ending: what it had sent is done."""
         self._held_since: dict[str, float] = {}
@@ -79,9 +81,11 @@ class Checks:
     def asked(self, name: str) -> None:
         """A person asked for it."""
         self.held_back.discard(name)
+        self._untouched.discard(name)
 
     def resumed(self) -> None:
         self.held_back = {name for name in self.held_back if self._h.paused(name)}
+        self._untouched = {name for name in self._untouched if self._h.paused(name)}
 
     def disturbed(self) -> None:
         """Something is in the way of a clean-up."""
@@ -100,6 +104,11 @@ class Checks:
             else:
                 self.left[name] = {rung: at for rung, at in rungs.items() if now - at > NOTED}
 
+    def daemon_born(self) -> None:
+        """It knows what a person paused."""
+        there = {p.deployment for p in self._h.machine.processes if p.alive}
+        self._untouched = {name for name in KINDS if self._h.paused(name)} - there
+
     def launched(self, process: Process) -> None:
         """An engine's process begins."""
         name, machine = process.deployment, self._h.machine
@@ -108,6 +117,8 @@ class Checks:
             self._say(f"{who} is launched with {process.rung}, which was given up: {self.left[name]}")
         if name in self.held_back and self._h.paused(name):
             self._say(f"{who} is started by itself, though it failed and is paused")
+        if name in self._untouched and self._h.paused(name):
+            self._say(f"{who} is started by a daemon that begins, though it is paused")
         for group in GROUPS:
             others = {p.deployment for p in machine.processes if p.alive and not p.stuck} & set(group.members) - {name}
             others -= {p.deployment for p in machine.processes if p.container in machine.leaving()}

@@ -387,12 +387,14 @@ class History:
         self._lose_callers()
         self.checks.daemon_died()
         self.daemon = await self._born()
+        self.checks.daemon_born()
 
     async def end_daemon(self) -> None:
         await self.daemon.end()
         self._lose_callers()
         self.checks.daemon_died()
         self.daemon = await self._born()
+        self.checks.daemon_born()
 
     def _lose_callers(self) -> None:
         """Who talked to that daemon hears no more of it. Of what was asked while it died, what the database has

@@ -89,6 +89,7 @@ BROKEN: Mapping[str, tuple[Breaks, str]] = {
     "an eviction that never comes": (put(RoomQueue, "_evict", nothing), r"a client still waits"),
     "an idle model that stays": (put(Desk, "look", nothing), r"nobody has asked for|a client still waits"),
     "a start in spite of a pause": (put(Climber, "_hands_off", silent), r"though it failed and is paused"),
+    "a daemon that begins in spite of a pause": (put(Climber, "begin", silent), r"by a daemon that begins"),
     "a call in spite of a pause": (put(Desk, "uncallable", silent), r"is paused: called"),
 }
 """By what is broken: how, and what is said of it."""

@@ -110,6 +110,30 @@ def test_a_pause_outlasts_a_quarantine() -> None:
         history.finish()
 
 
+def test_a_pause_outlasts_the_daemon() -> None:
+    """What is paused and not there is not started by a daemon that begins; what runs is adopted as ever."""
+    with begun() as history:
+        history.do("start", "alpha", then=30.0)
+        history.do("start", "beta", then=30.0)
+        history.do("pause", None)
+        history.do("crash", "alpha", then=10.0)
+        history.do("kill_daemon", then=60.0)
+        alpha, beta = (history.daemon.registry.get(n).deployment for n in ("alpha", "beta"))
+        assert [p.deployment for p in history.machine.processes if p.alive] == ["beta"]
+        assert beta.serving_engine is not None
+        assert (alpha.shown_state(), alpha.shown_reason and alpha.shown_reason.code) == (State.STOPPED, "paused")
+        assert "would_start" in [e.code for e in history.daemon.journal._recent]
+        history.do("start", "alpha", then=30.0)
+        assert alpha.serving_engine is not None, "a person may"
+        history.do("crash", "alpha")
+        history.do("end_daemon", then=30.0)
+        alpha = history.daemon.registry.get("alpha").deployment
+        assert alpha.serving_engine is None
+        history.do("resume", None, then=30.0)
+        assert (alpha.serving_engine is not None, alpha.reason) == (True, None)
+        history.finish()
+
+
 def test_an_engine_that_is_proven_once_more_is_drained_too() -> None:
     """That it was proven could not be noted, and the next daemon proves it again, while its answers go on."""
     with begun() as history:
