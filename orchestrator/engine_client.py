@@ -6,12 +6,13 @@ what an engine answers is hostile until parsed: bounded in size, checked in shap
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpcore
 import httpx
@@ -19,8 +20,14 @@ import httpx
 from orchestrator.engine_socket import NotASocket, opened
 from orchestrator.errors import EngineFailed
 
+T = TypeVar("T")
 LARGEST_ANSWER = 4 << 20
 """Bytes. /metrics of vLLM is some 200 kB; nothing here has a reason to be larger."""
+SLACK = 0.25
+"""Seconds beyond its deadline that a whole answer may take. httpx's own deadlines are of one read each, and tell more
+of what was waited for; an answer that comes byte by byte passes none of them."""
+LARGE = 256 << 10
+"""Bytes from which on an answer is read beside the event loop: 4 MB of counters take 1.5 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +37,15 @@ class Answer:
     status: int
     body: bytes
 
+    async def read(self, parse: Callable[[bytes], T]) -> T:
+        """What `parse` makes of the body, however large it is."""
+        return parse(self.body) if len(self.body) < LARGE else await asyncio.to_thread(parse, self.body)
+
     def json(self) -> Any:
-        """The body as JSON; None when it is none."""
+        """The body as JSON; None when it is none, or nested so deeply that nobody means it."""
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     @property
@@ -92,6 +103,7 @@ class EngineClient:
         if (socket is None) == (port is None):
             raise ValueError("an engine has a socket or a port")
         self._socket = socket is not None
+        self._timeout = timeout
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(retries=0) if socket is None else _transport(socket),
             base_url="http://engine" if socket else f"http://127.0.0.1:{port}",
@@ -120,9 +132,12 @@ class EngineClient:
         return await self._call("POST", path, body, timeout)
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None, timeout: float | None) -> Answer:
-        limit = httpx.USE_CLIENT_DEFAULT if timeout is None else httpx.Timeout(timeout)
+        limit = self._timeout if timeout is None else timeout
         try:
-            async with self._http.stream(method, path, json=body, timeout=limit) as response:
+            async with (
+                asyncio.timeout(limit + SLACK),
+                self._http.stream(method, path, json=body, timeout=httpx.Timeout(limit)) as response,
+            ):
                 parts: list[bytes] = []
                 size = 0
                 async for part in response.aiter_bytes():
@@ -141,7 +156,7 @@ class EngineClient:
             raise EngineUnreachable(
                 text, busy=busy, connected=False, refused=why in _NOBODY, ours=why in _OURS
             ) from error
-        except httpx.TimeoutException as error:
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise EngineUnreachable(f"{method} {path}: no answer in time", busy=True) from error
         except httpx.HTTPError as error:
             raise EngineUnreachable(f"{method} {path}: {type(error).__name__} {error}".rstrip()) from error

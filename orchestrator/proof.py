@@ -77,7 +77,7 @@ async def counters(client: EngineClient, adapter: RuntimeAdapter, timing: Timing
     answer = await client.get(adapter.metrics_path, timeout=timing.engine_call)
     if answer.status != HTTP_OK:
         return None
-    return adapter.parse_metrics(answer.body.decode("utf-8", "replace"))
+    return await answer.read(lambda body: adapter.parse_metrics(body.decode("utf-8", "replace")))
 
 
 async def says_speculating(client: EngineClient, adapter: RuntimeAdapter, timing: Timing) -> bool | None:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
+
 from orchestrator import proof
 from orchestrator.canary import drafting
 from orchestrator.canary.asking import FAILED
@@ -42,6 +44,7 @@ HINTS = {
     ' speculation.method = "none"',
     Drafts.OFF: "`outrider logs {name}` has the engine's own words; `outrider restart {name}` starts it anew",
 }
+log = structlog.get_logger("canaries")
 LOOK_AGAIN = 0.2
 """Seconds between two looks whether a request has come while a canary runs."""
 
@@ -96,8 +99,13 @@ class CanaryWatch:
             await asyncio.sleep(self._timing.canary_look)
 
     async def _quietly(self, actor: Fails, engine: Engine) -> None:
-        with suppress(OutriderError, OSError):  # one that does not answer is others' business
+        """One engine keeps nobody from looking at the others, whatever it answers."""
+        try:
             await self._look(actor, engine)
+        except (OutriderError, OSError):
+            pass  # one that does not answer is others' business
+        except Exception:
+            log.exception("look_crashed", engine=engine.name)
 
     async def _look(self, actor: Fails, engine: Engine) -> None:
         runtime, now = adapter(engine.plan.runtime), self._clock.now()

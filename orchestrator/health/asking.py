@@ -54,7 +54,7 @@ class Asking:
             answer = await client.get(runtime.probing.progress_path, timeout=self._timing.engine_call)
             now = self._clock.now()
             if answer.status == OK:
-                found = runtime.parse_progress(answer.body)
+                found = await answer.read(runtime.parse_progress)
                 if found.marks is not None and (said.progress is None or found.marks != said.progress.marks):
                     said.moved_at = now
                 said.progress = found
@@ -69,7 +69,7 @@ class Asking:
         async def ask(client: EngineClient) -> Result:
             answer = await client.get(runtime.metrics_path, timeout=self._timing.engine_call)
             if answer.status == OK:
-                found = await asyncio.to_thread(lambda: numbers(answer.body.decode("utf-8", "replace")))
+                found = await answer.read(lambda body: numbers(body.decode("utf-8", "replace")))
                 said.prefill = measured(runtime.prefilled(found)) or said.prefill
             return self._result(answer)
 

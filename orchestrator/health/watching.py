@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import structlog
+
 from hosts.roots import Roots
 from hosts.work import Work, work_of
 from orchestrator.actor import Actor
@@ -20,7 +22,7 @@ from orchestrator.admission import devices_of
 from orchestrator.context import Context
 from orchestrator.decision import Decision
 from orchestrator.engine import Engine
-from orchestrator.errors import EngineFailed
+from orchestrator.errors import EngineFailed, OutriderError
 from orchestrator.health import degraded, live, ready
 from orchestrator.health.asking import Asking, Said
 from orchestrator.health.excuses import WINDOW, Looked, doing, idle
@@ -55,6 +57,7 @@ WITNESSES: Mapping[str, str] = {
 }
 HINT = "`outrider why {name}` shows each sign; the log's last lines are in `outrider logs {name}`"
 Broken = Callable[[Engine], Awaitable[EngineFailed | None]]
+log = structlog.get_logger("health")
 
 
 _BUSY = {
@@ -108,7 +111,12 @@ class HealthWatch:
             await self._asking.close(container)
             self._results.forget(container)
         for container, (actor, engine) in serving.items():
-            await self._look(actor, engine, container)
+            try:
+                await self._look(actor, engine, container)
+            except OutriderError as error:
+                log.warning("look_failed", engine=engine.name, code=error.code, error=error.detail)
+            except Exception:  # of one engine: the others are looked at all the same
+                log.exception("look_crashed", engine=engine.name)
 
     async def close(self) -> None:
         """Take back every question."""

@@ -68,9 +68,13 @@ def ids(value: object) -> tuple[int, ...] | None:
 
 def number(value: object) -> float | None:
     """A log-probability that can be one."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def after(argv: Sequence[str], *flags: str) -> str | None:

@@ -16,6 +16,8 @@ from orchestrator.runtimes.scoring import LIKELIEST, Ask, Continued, ids, number
 STEP = 2048
 """Tokens of one step where the plan says nothing: DEFAULT_MAX_NUM_BATCHED_TOKENS; large GPUs get more."""
 _MARK = "token_id:"
+LONGEST = 9
+"""Digits of a token's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class VllmScoring:
         rivals = tops[0] if isinstance(tops, list) and tops and isinstance(tops[0], dict) else {}
         for name, value in rivals.items():
             found, token = number(value), str(name).removeprefix(_MARK)
-            if found is not None and token.isascii() and token.isdigit():
+            if found is not None and token.isascii() and token.isdigit() and len(token) <= LONGEST:
                 first[int(token)] = found
         return Continued(tokens, first, choice.get("finish_reason") == "stop")
 

@@ -79,10 +79,24 @@ def test_an_answer_is_read_alike_whoever_gives_it(runtime: str, answer: Any) -> 
     assert scoring.tokens({"tokens": "no"}) is None
 
 
-def test_a_likelihood_that_is_no_number_is_none() -> None:
-    """A kernel that computes NaN: llama.cpp writes null."""
-    broken = {**LLAMA, "completion_probabilities": [{"id": 103, "logprob": None, "top_logprobs": []}]}
+HUGE = 10**400
+"""What JSON may say and no float can hold."""
+
+
+@pytest.mark.parametrize("logprob", [None, "x", float("nan"), float("inf"), HUGE, True])
+@pytest.mark.parametrize("rivals", [[], None, 5, "x", {"a": 1}, [[]], [{"id": 1, "logprob": HUGE}]])
+def test_a_likelihood_that_is_no_number_is_none(logprob: Any, rivals: Any) -> None:
+    """A kernel that computes NaN: llama.cpp writes null. Whatever else stands there breaks nothing either."""
+    broken = {**LLAMA, "completion_probabilities": [{"id": 103, "logprob": logprob, "top_logprobs": rivals}]}
     assert adapter("llama.cpp").scoring.continued(broken) == Continued((103,), {})
+    choice: Any = {
+        "token_ids": [103],
+        "finish_reason": "length",
+        "logprobs": {"top_logprobs": [{"token_id:103": logprob, "9" * 5000: -1.0}]},
+    }
+    assert adapter("vllm").scoring.continued({"choices": [choice]}) == Continued((103,), {})
+    meta: Any = {"output_token_logprobs": [[logprob, 103]], "output_top_logprobs": [rivals]}
+    assert adapter("sglang").scoring.continued({"meta_info": meta}) == Continued((103,), {})
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ class LlamaScoring:
         if tokens is None:
             return None
         first: dict[int, float] = {}
-        for rival in [*(places[0].get("top_logprobs") or []), places[0]] if places else []:
+        rivals = places[0].get("top_logprobs") if places else None
+        for rival in [*(rivals if isinstance(rivals, list) else []), *places[:1]]:
             found = number(rival.get("logprob")) if isinstance(rival, dict) else None
             if found is not None and isinstance(rival.get("id"), int):
                 first[rival["id"]] = found
