@@ -105,11 +105,16 @@ class Actor:
         """Whether a step that brings an engine up is in hand."""
         return self._work is not None and self._step is not None and self._step.action in ABORTABLE
 
-    def call(self) -> None:
-        """A request waits for it. Takes effect in the next round; nobody is kept waiting for that."""
+    def call(self, tell: Callable[[], None]) -> None:
+        """A request waits for it. Takes effect in the next round; nobody is kept waiting for that. `tell` is called
+        then, once, however many ask before."""
 
         def change() -> None:
-            self.deployment.called, self.deployment.leaving = True, None
+            d = self.deployment
+            if d.called or d.desired is not Desired.ON_DEMAND or self._context.demand.uncallable(d) is not None:
+                return
+            tell()
+            d.called, d.leaving = True, None
 
         self._tell(change)
 

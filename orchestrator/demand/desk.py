@@ -194,9 +194,15 @@ class Desk:
 
     def _call(self, actor: Actor, waiting: int) -> None:
         d = actor.deployment
-        many = "a request waits" if waiting == 1 else f"{waiting} requests wait"
-        self._say(d, "called", f"{many} for {d.name}: it is started", {"waiting": waiting})
-        actor.call()
+
+        def tell() -> None:
+            many = "a request waits" if waiting == 1 else f"{waiting} requests wait"
+            engine = d.serving_engine
+            stays = engine is not None and engine.state is State.READY and not d.busy
+            done = "it stays loaded" if stays else "it is started"
+            self._say(d, "called", f"{many} for {d.name}: {done}", {"waiting": waiting})
+
+        actor.call(tell)
 
     def _say(self, d: Deployment, code: str, text: str, evidence: Mapping[str, object]) -> None:
         self._journal.emit("demand", code, text, deployment=d.name, evidence=evidence)

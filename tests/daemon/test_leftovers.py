@@ -141,7 +141,7 @@ async def test_a_request_waits_for_what_is_to_go_first(world: World, monkeypatch
     world.run()
     await until(lambda: world.podman.stopped == [CONTAINER], LIMIT, "it is being taken down")
     assert world.route().hold
-    world.actor.call()
+    world.actor.call(lambda: None)
     await until(lambda: world.d.should_run, LIMIT, "called")
     assert (world.runner.ups, world.route().hold) == (0, True)
     may_end.set()
