@@ -47,6 +47,8 @@ class Actor:
     def __init__(self, deployment: Deployment, context: Context) -> None:
         self.deployment = deployment
         self._context = context
+        self.asked = asyncio.Lock()
+        """Held by whoever notes a wish until it is taken: the database and the actor hear wishes in one order."""
         self._steps = Steps(deployment, context, self.publish, self._engine_exited)
         self._mailbox: asyncio.Queue[Message] = asyncio.Queue()
         self._wake = asyncio.Event()

@@ -221,7 +221,7 @@ class Adopter:
         self._c.admission.adopt(engine.id, engine.plan, loading=loading)
         actor.adopt(engine)
         d = actor.deployment
-        if d.name not in asked:
+        if d.name not in asked and d.desired_by is None:  # nor did anybody ask meanwhile
             d.desired, d.desired_by = Desired.RUNNING, ADOPTION
             try:
                 await self._c.store.set_desired(d.name, Desired.RUNNING, ADOPTION, self._c.clock.wall())

@@ -23,17 +23,18 @@ class Verbs:
             raise UsageError("force starts a model; there is nothing to force about a stop")
         actor = self._registry.get(name) if desired is Desired.STOPPED else self._registry.known(name)
         d = actor.deployment
-        if force:
-            await self._force(actor, author)
-        elif desired is Desired.RUNNING:
+        if desired is Desired.RUNNING and not force:
             _refuse_suspected(actor)
             _refuse_barred(d, self._c.devices.bar(d))
-        if (d.desired, d.desired_by) != (desired, author):
-            await self._c.store.set_desired(d.name, desired, author, self._c.clock.wall())
-            reached(Place.WISH_NOTED)
-            self._say(actor, f"desired_{desired}", f"{author} wants {d.name} {desired}", author)
-        await self._admit_again(actor)
-        await actor.set_desired(desired, author, force=force)
+        async with actor.asked:
+            if force:
+                await self._force(actor, author)
+            if (d.desired, d.desired_by) != (desired, author):
+                await self._c.store.set_desired(d.name, desired, author, self._c.clock.wall())
+                reached(Place.WISH_NOTED)
+                self._say(actor, f"desired_{desired}", f"{author} wants {d.name} {desired}", author)
+            await self._admit_again(actor)
+            await actor.set_desired(desired, author, force=force)
         return actor.view()
 
     async def _force(self, actor: Actor, author: str) -> None:
@@ -56,9 +57,10 @@ class Verbs:
         why = self._c.devices.bar(actor.deployment)
         if why is not None:
             raise DeviceRefused(why.code, f"{name} would not come up again: {why.text}", hint=why.hint)
-        self._say(actor, "restart", f"{author} restarts {name}", author)
-        await self._admit_again(actor)
-        await actor.restart()
+        async with actor.asked:
+            self._say(actor, "restart", f"{author} restarts {name}", author)
+            await self._admit_again(actor)
+            await actor.restart()
         return actor.view()
 
     async def apply(self, name: str, *, author: str) -> DeploymentView:
@@ -68,9 +70,10 @@ class Verbs:
 
     async def drain(self, name: str, *, author: str) -> DeploymentView:
         actor = self._meant_to_run(name)
-        await self._c.store.set_drained(actor.deployment.name, author, self._c.clock.wall())
-        self._say(actor, "drain", f"{author} drains {name}", author)
-        await actor.drain()
+        async with actor.asked:
+            await self._c.store.set_drained(actor.deployment.name, author, self._c.clock.wall())
+            self._say(actor, "drain", f"{author} drains {name}", author)
+            await actor.drain()
         return actor.view()
 
     async def _admit_again(self, actor: Actor) -> None:

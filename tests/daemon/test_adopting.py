@@ -12,7 +12,7 @@ from orchestrator import governor
 from orchestrator.engine import remove_files, socket_folder
 from orchestrator.governing import govern
 from orchestrator.views import Desired, State
-from tests.daemon.world import LIMIT, World
+from tests.daemon.world import LIMIT, World, _Healthy
 from tests.waiting import until
 
 
@@ -138,3 +138,19 @@ async def test_what_serves_has_taken_its_memory(world: World) -> None:
     engine = await world.found_running()
     await world.adopt()
     assert world.memory.adopted == {engine: False}
+
+
+async def test_a_wish_that_came_while_it_was_looked_at_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database was lost, and somebody stops the model before it is adopted."""
+    await world.found_running(desired=None)
+    get = _Healthy.get
+
+    async def stopped_meanwhile(self: _Healthy, path: str, *, timeout: float) -> object:
+        await world.store.set_desired("m", Desired.STOPPED, "p", 1.0)
+        await world.actor.set_desired(Desired.STOPPED, "p")
+        return await get(self, path, timeout=timeout)
+
+    monkeypatch.setattr(_Healthy, "get", stopped_meanwhile)
+    await world.adopt()
+    (row,) = await world.store.desired()
+    assert (world.d.desired, world.d.desired_by, row.desired) == (Desired.STOPPED, "p", Desired.STOPPED)

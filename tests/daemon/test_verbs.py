@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from orchestrator.engine import Engine
 from orchestrator.errors import DeviceRefused
 from orchestrator.verbs import Verbs
 from orchestrator.views import Desired, Why
-from tests.daemon.world import World, a_plan
+from tests.daemon.world import LIMIT, World, a_plan
+from tests.waiting import until
 
 MISMATCH = Why("driver_mismatch", "the driver was upgraded under its kernel module", "reboot")
 
@@ -52,3 +54,42 @@ async def test_a_forced_start_leaves_the_mark_of_what_is_being_loaded(world: Wor
     await world.marks.place(engine)
     await verbs(world).set_desired("m", Desired.RUNNING, author="t", force=True)
     assert (world.paths.loading / "m.json").exists()
+
+
+async def test_of_two_that_ask_at_once_the_database_believes_the_one_that_the_actor_does(world: World) -> None:
+    """A stop waits for a create that cannot be cut off; who starts it again meanwhile is heard after it."""
+    world.runner.create_may_end = asyncio.Event()
+    asks = verbs(world)
+    world.run()
+    await asks.set_desired("m", Desired.RUNNING, author="p")
+    await until(lambda: world.runner.ups == 1, LIMIT, "a create is on its way")
+    await asks.set_desired("m", Desired.STOPPED, author="p")
+    await until(lambda: "start_aborted" in world.journal_codes(), LIMIT, "it is called off")
+    first = asyncio.create_task(asks.set_desired("m", Desired.RUNNING, author="p"))
+    await until(lambda: "desired_running" in world.journal_codes()[-3:], LIMIT, "the first is noted")
+    second = asyncio.create_task(asks.set_desired("m", Desired.STOPPED, author="p"))
+    await asyncio.sleep(0)
+    assert not first.done()
+    world.runner.create_may_end.set()
+    await asyncio.gather(first, second)
+    (row,) = await world.store.desired()
+    assert (world.d.desired, row.desired) == (Desired.STOPPED, Desired.STOPPED)
+
+
+async def test_a_drain_that_is_not_taken_yet_is_ended_by_a_start(world: World) -> None:
+    world.runner.create_may_end = asyncio.Event()
+    asks = verbs(world)
+    world.run()
+    await asks.set_desired("m", Desired.RUNNING, author="p")
+    await until(lambda: world.runner.ups == 1, LIMIT, "a create is on its way")
+    await asks.restart("m", author="p")
+    await until(lambda: "start_aborted" in world.journal_codes(), LIMIT, "it is called off")
+    drain = asyncio.create_task(asks.drain("m", author="p"))
+    await until(lambda: "drain" in world.journal_codes(), LIMIT, "the drain is noted")
+    start = asyncio.create_task(asks.set_desired("m", Desired.RUNNING, author="p"))
+    await asyncio.sleep(0)
+    assert not drain.done()
+    world.runner.create_may_end.set()
+    await asyncio.gather(drain, start)
+    (row,) = await world.store.desired()
+    assert (world.d.drained, row.drained) == (False, False)
