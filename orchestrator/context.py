@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -91,6 +91,12 @@ class Demands(Protocol):
     ) -> AbstractAsyncContextManager[None]:
         """Wait for the room that a start needs, and keep it within. Raises `DoesNotFit`."""
 
+    def kept_for(self, d: Deployment, plan: Plan) -> AbstractContextManager[None]:
+        """Keep within for an engine of this plan what the one before it leaves."""
+
+    def kept(self, d: Deployment, devices: Sequence[str]) -> int:
+        """Bytes of these devices that are kept for starts of others."""
+
     def explained(self, d: Deployment, error: OutriderError) -> OutriderError:
         """Why it could not be planned, with those that do not make way for it."""
 
@@ -112,6 +118,12 @@ class NoDemands:
         self, d: Deployment, plan: Plan, seen: Callable[[State, str], None]
     ) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+    def kept_for(self, d: Deployment, plan: Plan) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def kept(self, d: Deployment, devices: Sequence[str]) -> int:
+        return 0
 
     def explained(self, d: Deployment, error: OutriderError) -> OutriderError:
         return error

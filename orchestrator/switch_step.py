@@ -63,13 +63,15 @@ class SwitchStep:
             evidence={"how": decision.action.value, "why": decision.reason, **numbers},
         )
         started = self._c.clock.now()
-        if decision.action is Switch.BREAK_BEFORE_MAKE:
-            # arrivals are held from here on: the route has no admitting engine and one is coming
-            old.admit = False
-            self._publish()
-            await self._hands.stop(old, "switch")
-        new = await self._arriving(plan)
-        if new is None or not await self._hands.bring_up(new):
+        with self._c.demand.kept_for(d, plan):
+            if decision.action is Switch.BREAK_BEFORE_MAKE:
+                # arrivals are held from here on: the route has no admitting engine and one is coming
+                old.admit = False
+                self._publish()
+                await self._hands.stop(old, "switch")
+            new = await self._arriving(plan)
+            up = new is not None and await self._hands.bring_up(new)
+        if new is None or not up:
             self._take_back(old)
             return
         if decision.action is Switch.MAKE_BEFORE_BREAK:
@@ -103,9 +105,10 @@ class SwitchStep:
 
     async def _how(self, plan: Plan, cause: Cause) -> Decision[Switch]:
         devices = devices_of(plan, self._c.admission.facts_for(self._d.name))
+        free = self._c.admission.free(devices)
         facts = switching.SwitchFacts(
             needed=plan.expected_memory.total,
-            free=self._c.admission.free(devices),
+            free=None if free is None else max(0, free - self._c.demand.kept(self._d, devices)),
             unserved_s=await self._c.store.start_seconds(plan.digest, self._d.name),
             max_switch_s=self._d.entry.speculation.max_switch_s if cause.automatic else None,
         )

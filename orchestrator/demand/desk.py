@@ -7,7 +7,7 @@ actors. It changes no deployment itself and never writes `desired`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING
 
 from orchestrator.admission import Admission
@@ -157,6 +157,14 @@ class Desk:
     def room_for(self, d: Deployment, plan: Plan, seen: Seen) -> AbstractAsyncContextManager[None]:
         """As `RoomQueue.room_for`."""
         return self._room.room_for(d, plan, seen)
+
+    def kept_for(self, d: Deployment, plan: Plan) -> AbstractContextManager[None]:
+        """As `RoomQueue.kept_for`."""
+        return self._room.kept_for(d, plan)
+
+    def kept(self, d: Deployment, devices: Sequence[str]) -> int:
+        """As `RoomQueue.kept`."""
+        return self._room.kept(d, devices)
 
     def preview(self, d: Deployment, plan: Plan) -> RoomView:
         """What would have to go now so that this plan could be started. Changes nothing."""

@@ -6,8 +6,8 @@ First come, first served; what fits beside those who wait may go past them. The 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from orchestrator.admission import Admission, Claim, devices_of
@@ -78,6 +78,24 @@ class RoomQueue:
                 d.reason = None
             self.noticed()
 
+    @contextmanager
+    def kept_for(self, d: Deployment, plan: Plan) -> Iterator[None]:
+        """Within it, one engine of this deployment follows another: what the one leaves is for the other, and nobody
+        else of its groups comes between."""
+        self._granted[d.name] = self._needs(plan)
+        try:
+            yield
+        finally:
+            self._granted.pop(d.name, None)
+            self.noticed()
+
+    def kept(self, d: Deployment, devices: Sequence[str]) -> int:
+        """Bytes that are kept for starts of others, on the device where that is the most."""
+        return max((self._kept(d, device) for device in devices), default=0)
+
+    def _kept(self, d: Deployment, device: str) -> int:
+        return sum(n.get(device, 0) for m, n in self._granted.items() if m != d.name and not self.claims(m))
+
     async def _make_room(self, d: Deployment, needs: Mapping[str, int], seen: Seen) -> None:
         begun = self._clock.now()
         said: object = None
@@ -121,8 +139,7 @@ class RoomQueue:
         for device in needs:
             left = self._admission.free((device,))
             if left is not None:
-                kept = sum(n.get(device, 0) for m, n in self._granted.items() if m != d.name and not self.claims(m))
-                free[device] = max(0, left - kept)
+                free[device] = max(0, left - self._kept(d, device))
         return room.Asked(d.name, needs, free, waited)
 
     def claims(self, model: str) -> list[Claim]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from containers.errors import PodmanFailed, PodmanUnreachable
-from orchestrator.context import Cause
+from orchestrator.actor import Actor
+from orchestrator.context import Cause, NoDemands
+from orchestrator.deployment import Deployment
 from orchestrator.errors import MEMORY_GUARD, DatabaseFailed, DoesNotFit, EngineFailed, ModelFileError
 from orchestrator.routing import Route
 from orchestrator.store import Store
@@ -296,3 +299,20 @@ async def test_a_plan_that_has_served_waits_for_its_memory(tmp_path: Path) -> No
     assert world.d.serving_engine is not None
     assert world.d.serving_engine.plan.digest == engine.plan.digest
     await world.close()
+
+
+async def test_a_switch_does_not_take_the_room_that_others_were_sent_away_for(world: World) -> None:
+    """It would bring up the new engine beside the old one, in memory that is kept for another start."""
+    world.memory.left = 10
+
+    class Kept(NoDemands):
+        def kept(self, d: Deployment, devices: Sequence[str]) -> int:
+            return 9
+
+    world.actor = Actor(world.d, replace(world.context, demand=Kept()))
+    await world.started()
+    world.planner.answer = a_plan(2, argv=("--other",))
+    await world.actor.replan(Cause("apply", "t"))
+    await world.until_code("switch_done")
+    (begun,) = [event for event in world.journal._recent if event.code == "switch_started"]
+    assert (begun.evidence["how"], begun.evidence["free_bytes"]) == ("break_before_make", 1)

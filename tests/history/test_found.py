@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from orchestrator.config import DemandSettings
+from orchestrator.demand.groups import Group
 from orchestrator.views import State
+from tests.history.daemon import GROUPS
 from tests.history.history import History
 from tests.history.machine import GPUS
 
@@ -191,6 +194,43 @@ def test_what_could_not_be_removed_is_not_loaded_beside() -> None:
         history.finish()
         assert (process.alive, zeta.held) == (False, None)
         assert zeta.serving_engine is not None
+
+
+def test_a_switch_does_not_let_another_of_its_group_in() -> None:
+    """Between the old engine's end and the new one's record the model had no engine, and who waited for it to go was
+    started beside it."""
+    with begun() as history:
+        only_one_of("beta", "zeta", history=history)
+        waits_for_switch(history, "zeta")
+        beta, zeta = (history.daemon.registry.get(n).deployment for n in ("beta", "zeta"))
+        assert beta.serving_engine is not None
+        assert beta.switches["done"] == 1
+        assert zeta.live() == []
+        history.finish()
+
+
+def only_one_of(*names: str, history: History) -> None:
+    settings = DemandSettings(ttl_s=90.0, residence_s=10.0, turn_s=200.0)
+    history.daemon.desk.configure(settings, [*GROUPS, Group(name="pair", members=names)])
+
+
+def waits_for_switch(history: History, name: str) -> None:
+    """Beta answers requests on a GPU that has no room for two of it, another one is asked for and has to wait for it,
+    and beta is given another plan."""
+    for other in ("alpha", "beta", "gamma"):
+        history.do("on_demand" if other == "beta" else "start", other, then=0.5)
+        if other == "beta":
+            history.do("request", "beta", 250.0)
+        history.do("time_passes", 90.0)
+    history.do("on_demand", name, then=0.5)
+    history.do("request", name, 1.0, then=5.0)
+    waits = history.daemon.registry.get(name)
+    assert _reason(waits) == "waiting_for_room"
+    history.do("reconfigure", "beta", then=5.0)
+    beta = history.daemon.registry.get("beta").deployment
+    assert beta.phase is not None
+    assert "switch" in beta.phase[1]
+    history.do("time_passes", 73.0)
 
 
 def _reason(actor: object) -> str | None:
