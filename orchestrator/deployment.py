@@ -114,6 +114,8 @@ class Deployment:
     last_start_s: float | None = None
     usual_start_s: float | None = None
     """What a start of this plan takes elsewhere, until this host has seen one."""
+    granted_s: float | None = None
+    """How long the start in hand may take, while nothing is seen of its getting on."""
     switches: Counter[str] = field(default_factory=Counter)
     """How switches ended: done, refused, taken_back."""
 
@@ -275,7 +277,7 @@ class Deployment:
         parts = [] if found.fraction is None else [f"{found.fraction * 100:.0f} %"]
         if found.eta_s:
             parts.append(f"about {math.ceil(found.eta_s)} s left")
-        elif found.eta_s is not None and self.transfer is None:
+        elif found.late:
             parts = ["for longer than usual"]
         far = f" ({', '.join(parts)})" if parts else ""
         return Why(found.phase.value, f"{found.detail or 'it is started'}{far}; it goes on, ask again later")
@@ -346,12 +348,15 @@ class Deployment:
                 eta_s=None if left is None else round(left, 1),
             )
         usual = self.last_start_s if self.last_start_s is not None else self.usual_start_s
-        if usual is None:
+        if usual is None or state not in COMING:
             return Progress(state, detail, round(elapsed, 1))
+        left = usual - elapsed
         return Progress(
             state,
             detail,
             round(elapsed, 1),
-            fraction=round(min(0.99, elapsed / usual), 2) if usual > 0 else None,
-            eta_s=round(max(0.0, usual - elapsed), 1),
+            fraction=round(elapsed / usual, 2) if left > 0 else None,
+            eta_s=round(left, 1) if left > 0 else None,
+            usual_s=round(usual, 1),
+            granted_s=None if self.granted_s is None else round(self.granted_s, 1),
         )

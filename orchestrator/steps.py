@@ -269,6 +269,7 @@ class Steps:
         try:
             d.usual_start_s = self._c.planning.load_prior(engine.plan)
             limit = d.entry.load_s or self._c.planning.load_limit(engine.plan, d.last_start_s)
+            d.granted_s = limit
             proven = await self._c.runner.bring_up(engine, limit=limit, seen=self._seen)
         except asyncio.CancelledError:
             if engine.state in (State.PULLING, State.CREATING):

@@ -122,13 +122,21 @@ class MeasuredView:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a long step is. `fraction` is 0..1 or None when nobody can know."""
+    """How far a long step is. `fraction` is 0..1; it and `eta_s` are None when nobody can know, as of a start that
+    takes longer than usual (`usual_s`). It has `granted_s` seconds, and more for as long as it is seen to get on."""
 
     phase: State
     detail: str
     elapsed_s: float
     fraction: float | None = None
     eta_s: float | None = None
+    usual_s: float | None = None
+    granted_s: float | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether it takes longer than usual."""
+        return self.usual_s is not None and self.elapsed_s > self.usual_s
 
 
 @dataclass(frozen=True, slots=True)

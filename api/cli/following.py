@@ -115,6 +115,10 @@ def tail(view: View, elapsed: float) -> str:
     parts.append(duration(progress.get("elapsed_s", elapsed)))
     if progress.get("eta_s") is not None:
         parts.append(f"about {duration(progress['eta_s'])} left")
+    elif (usual := progress.get("usual_s")) is not None and progress["elapsed_s"] > usual:
+        parts.append(f"longer than the usual {duration(usual)}")
+        if progress.get("granted_s") is not None:
+            parts.append(f"it has {duration(progress['granted_s'])}, more while it gets on")
     return f" ({', '.join(parts)})"
 
 

@@ -11,7 +11,7 @@ from orchestrator.views import DeploymentView, Desired, State
 _COMING = {
     State.PULLING: "is coming up: its image is fetched",
     State.CREATING: "is coming up",
-    State.LOADING: "is coming up: its engine loads the model",
+    State.LOADING: "is coming up: its engine is loading the model",
     State.WARMING: "is coming up: its engine is asked for a first answer",
 }
 Past = Sequence[tuple[Part, str, float]]
@@ -32,7 +32,9 @@ def _now(view: DeploymentView) -> str:
     if view.state in _COMING:
         detail = view.progress.detail if view.progress is not None else None
         last = "" if view.reason is None else f" after a failure ({_of(view, view.reason.text)})"
-        return f"{_COMING[view.state]}{f' ({detail})' if detail and not last else last}"
+        late = ", for longer than usual" if view.progress is not None and view.progress.late else ""
+        told = f" ({detail})" if detail and detail not in _COMING[view.state] and not last else last
+        return f"{_COMING[view.state]}{late}{told}"
     match view.state:
         case State.READY:
             return "serves"

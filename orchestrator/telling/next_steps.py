@@ -51,9 +51,18 @@ def what_comes(view: DeploymentView) -> Iterator[str]:
 
 def _until_ready(view: DeploymentView) -> str:
     progress = view.progress
+    if progress is not None and progress.late and progress.usual_s is not None:
+        granted = progress.granted_s
+        until = "" if granted is None else f" {_granted(granted)}"
+        taken, usual = duration(progress.elapsed_s), duration(progress.usual_s)
+        return f"It takes longer than usual: {taken} instead of {usual}.{until}"
     if progress is None or progress.eta_s is None:
         return "It serves when its engine has loaded and answered correctly."
     return f"It serves when its engine has loaded and answered correctly, in about {duration(progress.eta_s)}."
+
+
+def _granted(seconds: float) -> str:
+    return f"It has {duration(seconds)}, and more only for as long as it is seen to get on; then it counts as failed."
 
 
 def advice(view: DeploymentView, issues: Sequence[Issue] = ()) -> Iterator[str]:

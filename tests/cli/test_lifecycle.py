@@ -73,6 +73,10 @@ def test_how_far_it_is() -> None:
     view = fake.view("loading", progress=progress("loading", "weights", fraction=0.25, eta_s=6.0))
     assert following.tail(view, 0.0) == " (25 %, 2 s, about 6 s left)"
     assert following.tail(fake.view("loading"), 61.0) == " (1 min 1 s)"
+    late = progress("loading", "weights", usual_s=1.0, granted_s=40.0)
+    assert following.tail(fake.view("loading", progress=late), 0.0) == (
+        " (2 s, longer than the usual 1 s, it has 40 s, more while it gets on)"
+    )
 
 
 def test_waiting_keeps_standard_output_for_the_document(call: Call, daemon: fake.Script) -> None:
