@@ -31,7 +31,7 @@ class Live(StrEnum):
     STALLED = "stalled"
     REFUSES = "refuses"
     ERRORS = "errors"
-    """It answers, and never with anything but an error."""
+    """It answers, and never with anything but an error, or that it had no room while it has."""
 
     @property
     def alive(self) -> bool:
@@ -66,7 +66,7 @@ def decide(question: Question) -> Decision[Live]:
     refused = _refuses(question)
     if refused is not None:
         return refused
-    failing = _answers_errors(seen)
+    failing = _answers_errors(seen) or _turns_all_away(seen)
     if failing is not None:
         return failing
     found = signs(seen)
@@ -112,6 +112,20 @@ def _answers_errors(seen: Seen) -> Decision[Live] | None:
         return None
     evidence = {"errors": asked.failed, "seconds": round(seconds, 2), "limit_s": round(seen.limit, 2)}
     return Decision(Live.ERRORS, "answers_errors", evidence)
+
+
+def _turns_all_away(seen: Seen) -> Decision[Live] | None:
+    """Having too much to do is no fault, and one that has nothing to do cannot have it: a token of ours is turned away
+    again and again, no client was given anything meanwhile, and there is room."""
+    asked = seen.canary
+    if asked.turned_away < REFUSALS or asked.away_since is None or not seen.unused:
+        return None
+    limit = seen.answer_limit if seen.delivery is not None and seen.delivery.answers else seen.limit
+    seconds = seen.now - max(asked.away_since, seen.life)
+    if seconds < limit:
+        return None
+    evidence = {"turned_away": asked.turned_away, "seconds": round(seconds, 2), "limit_s": round(limit, 2)}
+    return Decision(Live.ERRORS, "turns_all_away", evidence)
 
 
 def told(found: Sequence[Sign]) -> str:

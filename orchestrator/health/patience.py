@@ -23,13 +23,15 @@ hung, in unsloth #8945, was a machine that swapped)."""
 
 LEAST_TOKENS = 64
 """Prompt tokens that make a rate: the first few of an engine are slow, which is to the safe side."""
+SLOWEST = 1.0
+"""Prompt tokens a second: below that no engine is of use, and its counters are wrong, which would make it immune."""
 
 
 def measured(prefilled: tuple[float, float] | None) -> float | None:
     """Prompt tokens a second, of tokens and the seconds that they took; None where that is too little to go by."""
     if prefilled is None or prefilled[0] < LEAST_TOKENS or prefilled[1] <= 0:
         return None
-    return prefilled[0] / prefilled[1]
+    return max(SLOWEST, prefilled[0] / prefilled[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,12 @@ def answer_limit(least: float, ahead: Ahead, rates: Rates, *, context: int, para
     tokens = context if ahead.answer is None else min(ahead.answer, context)
     rounds = max(1, -(-ahead.answers // max(1, parallel)))
     return max(least, FACTOR * (prefill_s(ahead, rates) + rounds * tokens / rates.decode))
+
+
+def canary_limit(usual: float, whole: float, *, answers: int, in_flight: int, parallel: int) -> float:
+    """How long a token of ours may be out: until an answer in one piece is at its end (`whole`), where such answers may
+    have every slot. Beside a free one it waits for nobody."""
+    return whole if answers and in_flight >= parallel else usual
 
 
 FULL = 5.0

@@ -6,7 +6,7 @@ What was found of one container never counts for the next, and after `reset` not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -37,7 +37,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of one probe. `at` is monotonic seconds."""
+    """The end of one probe. `at` is monotonic seconds. One that is `UNKNOWN` has a status where the engine itself said
+    that it had too much to do."""
 
     outcome: Outcome
     at: float
@@ -51,7 +52,7 @@ class Record:
 
     `run` is how many results in a row had the outcome of the last one, the first of them at `run_since`.
     `asked_at` is when the probe that is out now was sent; `first_asked` when the first one was that has had no
-    good answer since.
+    good answer since. `turned_away` is how many in a row were turned away for want of room, the first at `away_since`.
     """
 
     since: float
@@ -61,6 +62,8 @@ class Record:
     run_since: float | None = None
     asked_at: float | None = None
     first_asked: float | None = None
+    turned_away: int = 0
+    away_since: float | None = None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -80,23 +83,18 @@ class Results:
     def asked(self, container: str, probe: Probe, at: float) -> None:
         """A probe was sent."""
         was = self._records.get((container, probe)) or Record(at)
-        self._records[container, probe] = Record(
-            was.since,
-            was.last,
-            was.last_ok,
-            was.run,
-            was.run_since,
-            at,
-            at if was.first_asked is None else was.first_asked,
-        )
+        first = at if was.first_asked is None else was.first_asked
+        self._records[container, probe] = replace(was, asked_at=at, first_asked=first)
 
     def found(self, container: str, probe: Probe, result: Result) -> None:
         """A probe came to an end. One that could not be made leaves what is known as it is."""
         was = self._records.get((container, probe)) or Record(result.at)
         if result.outcome is Outcome.UNKNOWN:
             first = was.first_asked if was.last is not None and was.last.outcome is not Outcome.OK else None
-            self._records[container, probe] = Record(
-                was.since, was.last, was.last_ok, was.run, was.run_since, None, first
+            away = was.turned_away + (result.status is not None)
+            since = result.at if away and was.away_since is None else was.away_since
+            self._records[container, probe] = replace(
+                was, asked_at=None, first_asked=first, turned_away=away, away_since=since
             )
             return
         good = result.outcome is Outcome.OK

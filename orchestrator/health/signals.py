@@ -57,13 +57,16 @@ class Delivery:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A probe, as far as a stall matters: since when nothing good has come of it (None: the last one was good, or it
-    was never asked), when a good answer last came, and how many in a row were refused, since when."""
+    was never asked), when a good answer last came, how many in a row were refused, since when, how many came back as
+    errors, and how many were turned away for want of room, since when."""
 
     pending: float | None = None
     ok_at: float | None = None
     refused: int = 0
     refused_since: float | None = None
     failed: int = 0
+    turned_away: int = 0
+    away_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class Seen:
 
     `since` is when watching began, or began anew: nothing counts from before. `moved_at` is when its own word of its
     work last changed, None where it says nothing; `moving` whether it ever changed with work in hand.
+    `free` is whether a request would be begun at once, by its own word (None: it says nothing of that).
     `limit` is T_stall, `answer_limit` the same for answers in one piece, `patience` how long a canary may be out.
     """
 
@@ -94,6 +98,14 @@ class Seen:
     moved_at: float | None = None
     canary: Asked = field(default_factory=Asked)
     kernel: Kernel = field(default_factory=Kernel)
+    free: bool | None = None
+
+    @property
+    def unused(self) -> bool:
+        """Whether it is known to have room: by its own word, or because nobody wants anything of it."""
+        if self.free is not None:
+            return self.free
+        return self.delivery is not None and self.delivery.in_flight == 0
 
     @property
     def life(self) -> float:

@@ -34,6 +34,7 @@ from orchestrator.health.patience import (
     Ahead,
     Rates,
     answer_limit,
+    canary_limit,
     queues,
     stall_limit,
 )
@@ -212,19 +213,29 @@ class HealthWatch:
         delivery, ahead = self._delivery(engine)
         limit = stall_limit(timing.stall, ahead, rates)
         whole = answer_limit(timing.stall, ahead, rates, context=engine.plan.context, parallel=engine.plan.parallel)
-        answers = delivery is not None and bool(delivery.answers)
+        patience = canary_limit(
+            timing.health_patience,
+            whole,
+            answers=ahead.answers,
+            in_flight=0 if delivery is None else delivery.in_flight,
+            parallel=engine.plan.parallel,
+        )
+        progress = _asked(self._results.get(container, Probe.PROGRESS))
+        said, heard = watched.said.progress, progress.ok_at
+        fresh = said is not None and heard is not None and now - heard < timing.health_canary
         return Seen(
             now=now,
             since=max(watched.since, self._c.pauses.awake_since()),
             limit=limit,
             answer_limit=whole,
-            patience=whole if answers else timing.health_patience,
+            patience=patience,
             parallel=engine.plan.parallel,
             delivery=delivery,
-            progress=_asked(self._results.get(container, Probe.PROGRESS)),
+            progress=progress,
             moved_at=watched.said.moved_at,
             canary=_asked(self._results.get(container, Probe.CANARY)),
             kernel=watched.kernel,
+            free=said.free if fresh and said is not None else None,
         )
 
     def _delivery(self, engine: Engine) -> tuple[Delivery | None, Ahead]:
@@ -355,6 +366,8 @@ def _signs(verdict: Decision[Live]) -> list[Mapping[str, object]]:
 
 
 def _words(verdict: Decision[Live]) -> str:
+    if verdict.reason == "turns_all_away":
+        return "turns every completion away for want of room, and has room"
     if verdict.action is Live.ERRORS:
         return "answers every completion with an error"
     if verdict.action is Live.REFUSES:
@@ -378,4 +391,6 @@ def _asked(record: Record | None) -> Asked:
         refused=record.run if record.outcome is Outcome.REFUSED else 0,
         refused_since=record.run_since if record.outcome is Outcome.REFUSED else None,
         failed=record.run if record.outcome is Outcome.FAILED else 0,
+        turned_away=record.turned_away,
+        away_since=record.away_since,
     )

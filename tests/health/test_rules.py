@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,18 @@ from hosts.work import Work
 from orchestrator.health import live, ready
 from orchestrator.health.excuses import COMPILERS, FIRST_USE, Looked, doing
 from orchestrator.health.live import NOTHING, Doing, Live, Question
-from orchestrator.health.patience import FACTOR, Ahead, Rates, answer_limit, measured, prefill_s, queues, stall_limit
+from orchestrator.health.patience import (
+    FACTOR,
+    SLOWEST,
+    Ahead,
+    Rates,
+    answer_limit,
+    canary_limit,
+    measured,
+    prefill_s,
+    queues,
+    stall_limit,
+)
 from orchestrator.health.results import Outcome, Probe, Result, Results
 from orchestrator.health.signals import Asked, Delivery, Kernel, Seen, Witness, signs
 from orchestrator.runtimes import ADAPTERS
@@ -369,3 +381,53 @@ def test_errors_alone_end_an_engine_that_gives_nobody_anything(
     found = live.decide(Question(seen, T))
     assert found.action.alive is (action is not Live.ERRORS)
     assert (found.reason == "answers_errors") is (action is Live.ERRORS)
+
+
+@pytest.mark.parametrize(
+    ("away", "since", "more", "live_still"),
+    [
+        (3, T, {"free": True}, False),
+        (3, T, {"delivery": Delivery(in_flight=0)}, False),  # nobody wants anything of it
+        (2, T, {"free": True}, True),
+        (3, T - 1, {"free": True}, True),
+        (3, T, {}, True),  # nobody knows whether it has room
+        (3, T, {"free": False, "delivery": Delivery(in_flight=0)}, True),
+        (99, 900.0, {"delivery": Delivery(in_flight=4)}, True),  # it may have too much to do
+        (99, 900.0, {"free": True, "delivery": Delivery(in_flight=4, data_at=NOW - 1)}, True),
+        (99, T, {"free": True, "answer_limit": 99.0, "delivery": Delivery(in_flight=1, answers=1)}, True),
+    ],
+)
+def test_one_that_has_room_and_turns_everybody_away(
+    away: int, since: float, more: dict[str, Any], live_still: bool
+) -> None:
+    found = live.decide(Question(seen(canary=Asked(turned_away=away, away_since=NOW - since), **more), T))
+    assert found.action.alive is live_still
+    if not live_still:
+        assert (found.action, found.reason) == (Live.ERRORS, "turns_all_away")
+        assert found.evidence == {"turned_away": away, "seconds": since, "limit_s": T}
+
+
+def test_who_is_turned_away_is_counted_until_an_answer_comes() -> None:
+    results = Results()
+    for at in (1.0, 2.0):
+        results.asked("c", Probe.CANARY, at)
+        results.found("c", Probe.CANARY, Result(Outcome.UNKNOWN, at, "busy", 503))
+    results.found("c", Probe.CANARY, Result(Outcome.UNKNOWN, 3.0, "no file descriptors left"))
+    known = results.get("c", Probe.CANARY)
+    assert known is not None
+    assert (known.turned_away, known.away_since, known.run) == (2, 1.0, 0)
+    results.found("c", Probe.CANARY, Result(Outcome.OK, 4.0))
+    known = results.get("c", Probe.CANARY)
+    assert known is not None
+    assert (known.turned_away, known.away_since) == (0, None)
+
+
+def test_a_token_of_ours_waits_for_an_answer_in_one_piece_only_where_no_slot_is_free() -> None:
+    assert canary_limit(10.0, 900.0, answers=1, in_flight=1, parallel=4) == 10.0
+    assert canary_limit(10.0, 900.0, answers=1, in_flight=4, parallel=4) == 900.0
+    assert canary_limit(10.0, 900.0, answers=0, in_flight=4, parallel=4) == 10.0
+
+
+def test_counters_that_say_that_nothing_gets_on_make_nobody_immune() -> None:
+    assert measured((64.0, 1e15)) == SLOWEST
+    assert stall_limit(T, Ahead(1000, 1000), Rates(measured((64.0, 1e15)) or 0.0, 1.0)) < 3600

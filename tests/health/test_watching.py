@@ -384,6 +384,33 @@ def test_one_that_answers_nothing_but_errors_is_replaced(fake: tuple[Stack, Scri
 
 
 @pytest.mark.slow
+def test_one_that_has_room_and_turns_everybody_away_is_replaced(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    script.write(status=503)
+    begun = time.monotonic()
+    event = until_sync(lambda: found(stack, "engine_unresponsive"), 30, "it is found")[0]
+    assert time.monotonic() - begun <= BOUND + TIMING.health_canary + BUSY_MACHINE
+    assert "turns every completion away" in event["text"]
+    assert event["evidence"]["turned_away"] >= 3
+    until_sync(lambda: stack.deployment("m")["state"] != "ready", 10, "it is taken down")
+    script.write()
+    until_sync(lambda: stack.deployment("m")["state"] == "ready", 60, "another engine serves")
+    assert stack.text("m", 4) == ALPHABET[:4]
+
+
+@pytest.mark.slow
+def test_a_wedge_under_an_answer_in_one_piece_is_found_while_a_slot_is_free(fake: tuple[Stack, Script]) -> None:
+    """Of an answer in one piece nothing is seen for hours, where nobody said how long it may be: a token of ours, which
+    a free slot would take, says it sooner."""
+    stack, script = fake
+    script.write(tps=0.2, slots_hang=True)
+    Asking(stack, tokens=2000, stream=False)
+    until_sync(lambda: stack.deployment("m")["in_flight"] == 1, 10, "it is at the engine")
+    script.write(wedge=True)
+    assert {"silent", "canary"} <= witnesses(stalled(stack, time.monotonic()))
+
+
+@pytest.mark.slow
 def test_a_livelock_with_every_slot_taken_is_found(fake: tuple[Stack, Script]) -> None:
     stack, script = fake
     script.write(livelock=True)
