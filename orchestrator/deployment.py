@@ -198,6 +198,8 @@ class Deployment:
             return Why(REMAINS, "what a former daemon left of it is being removed")
         if self.after is not None and self.should_run:
             return Why(TURN, f"waiting for its turn (after {self.after})")
+        if self.desired is Desired.STOPPED and not self.live():
+            return None  # it is as it should be, whatever it failed of before; the journal has that
         return self.reason
 
     @property

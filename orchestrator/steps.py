@@ -37,6 +37,7 @@ from orchestrator.plan import Plan
 from orchestrator.restarting.climber import Climber
 from orchestrator.switch_step import SwitchStep
 from orchestrator.telling.amounts import count
+from orchestrator.telling.words import ENDINGS
 from orchestrator.views import Desired, State, Why
 
 MB = 1_000_000
@@ -362,7 +363,7 @@ class Steps:
         leaving = d.leaving if d.desired is Desired.ON_DEMAND and reason == "desired_stopped" else None
         if leaving is not None:
             reason = leaving.code
-        d.phase = (engine.state, f"stopping ({reason})", self._c.clock.now())
+        d.phase = (engine.state, f"stopping ({ENDINGS.get(reason, reason)})", self._c.clock.now())
         if leaving is not None and not await emptied(d, engine, leaving, self._c, self._publish):
             return
         if engine.state is State.READY:

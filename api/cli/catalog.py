@@ -45,9 +45,7 @@ def register(app: typer.Typer) -> None:
 @catalog_app.command("list")
 def list_(
     ctx: typer.Context,
-    kind: Annotated[
-        Kind | None, typer.Argument(metavar="[KIND]", help="One kind of entry.", show_default=False)
-    ] = None,
+    kind: Annotated[Kind | None, typer.Argument(metavar="KIND", help="One kind of entry.", show_default=False)] = None,
     *,
     model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help="About this model.")] = None,
     runtime: Annotated[Runtime | None, typer.Option("--runtime", help="About this runtime.")] = None,

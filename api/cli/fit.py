@@ -258,7 +258,8 @@ def _print_held(document: dict[str, Any], held: Sequence[Hosted]) -> None:
         for one in held
     ]
     headings = ("VARIANT", "RUNTIME", "WEIGHTS", "TOTAL", "FITS", "LONGEST", "MOST AT ONCE", "WHY")
-    print_table(headings, rows, empty="the sizes of its weights are not known")
+    unsized = f"the sizes of its weights are not known; `outrider plan {document['model']}` reads its files"
+    print_table(headings, rows, empty=unsized)
 
 
 def _give_up(one: Hosted) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from api.cli.options import LOAD, Common, Json, Model, Timeout, Wait, at, common
-from api.cli.output import print_json, say, ticker
+from api.cli.output import note, print_json, say, ticker
 from orchestrator.errors import NotFound
 from orchestrator.timing import Timing
 
@@ -188,8 +188,12 @@ def _act(
         view = request(client)
         if goal is None:
             return view
-        with ticker(f"{model}: {view['state']}") as shown:
-            return wait_for(client, view["deployment"], goal, shown, timeout=timeout, before=before)
+        try:
+            with ticker(f"{model}: {view['state']}") as shown:
+                return wait_for(client, view["deployment"], goal, shown, timeout=timeout, before=before)
+        except KeyboardInterrupt:
+            note(f"what was asked of {view['deployment']} goes on without you: `outrider ps` shows how far it is")
+            raise
 
 
 def _now(client: Client, model: str) -> View | None:

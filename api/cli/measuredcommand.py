@@ -58,7 +58,7 @@ def _row(view: Mapping[str, Any]) -> tuple[str, ...]:
 @measured_app.command()
 def rm(
     ctx: typer.Context,
-    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="Its public name.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Its public name.", show_default=False)] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of all models.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def probe(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="With --report: where it goes.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="With --report: where it goes.", show_default=False)
     ] = None,
     *,
     report: Annotated[

@@ -10,7 +10,7 @@ from api.cli.options import Json, at, common
 from api.cli.output import clock_time, print_json, say
 
 Which = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="Only this one; else everything.", show_default=False)
+    str | None, typer.Argument(metavar="MODEL", help="Only this one; else everything.", show_default=False)
 ]
 
 

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def support_bundle(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="By default outrider-support-<time>.tar.gz here.")
+        Path | None, typer.Argument(metavar="FILE", help="By default outrider-support-<time>.tar.gz here.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,7 +77,7 @@ def up(
             if as_json:
                 print_json(document)
             else:
-                _tell(document)
+                _tell(document, options)
             if (warning := exposure(run.config)) is not None:
                 note(f"warning: {warning}")
             if detach or not fresh:
@@ -204,14 +207,20 @@ def answer(config: Config, options: Common, ready: list[str], *, fresh: bool) ->
     }
 
 
-def _tell(document: dict[str, Any]) -> None:
+def _tell(document: dict[str, Any], options: Common) -> None:
     say("Outrider is already up." if document["already_up"] else "Outrider is up.")
     say(f"OpenAI base URL: {document['base_url']}")
     for name in document["models"][:1]:
         body = f'{{"model": "{name}", "messages": [{{"role": "user", "content": "What is an outrider?"}}]}}'
         url = f"{document['base_url']}/chat/completions"
         say(f"Try it:\n  curl -s {url} -H 'content-type: application/json' -d '{body}'")
-        say(f"or:\n  outrider run {name}")
+        say(f"or:\n  {shlex.join([called(), *options.arguments, 'run', name])}")
+
+
+def called() -> str:
+    """How this shell finds the command again: by its name, or by the path it was called with."""
+    path = sys.argv[0]
+    return "outrider" if shutil.which("outrider") or os.path.basename(path) != "outrider" else path
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def not_serving(model: str, state: str, reason: Reason | None, retry_after: floa
     return Problem(
         503,
         "model_not_ready",
-        f"no engine serves {model} now: {why} (outrider ps; outrider events --deployment {model})",
+        f"no engine serves {model} now: {why} (`outrider why {model}` tells more)",
         retry_after=retry_after,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from containers.embedded.errors import ImageBuildFailed
+from containers.errors import DiskFull
 
 FETCH_LIMIT = 600.0
 """Seconds to fetch 34 MB over a slow line."""
@@ -37,6 +39,10 @@ XLLAMACPP = Pin(
     "xllamacpp-2026.10.11549-cp310-abi3-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
     "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261",
 )
+
+
+NO_SPACE = os.strerror(errno.ENOSPC)
+"""What pip says among its last words when a disk is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,7 @@ def fetch(
 
     `python` is the command whose pip to use: this interpreter's by default, or the system's
     where this one has no pip. pip checks the hash, and takes its index from its own
-    configuration. Raises `ImageBuildFailed`.
+    configuration. Raises `ImageBuildFailed`, `DiskFull`.
     """
     path = cache / pin.file_name
     if path.is_file() and digest(path) == pin.sha256:
@@ -83,6 +89,12 @@ def fetch(
         complaint = _download(list(command), cache, pin, limit)
         if complaint is None:
             return Wheel(path, pin.sha256)
+        if NO_SPACE in complaint:
+            raise DiskFull(
+                f"the disk of {cache}, or that of {tempfile.gettempdir()}, is full: {pin.file_name} does not fit",
+                hint=f"`df -h {cache} {tempfile.gettempdir()}`; make room, then do the same again",
+                evidence={"path": str(cache)},
+            )
         complaints.append(complaint)
     raise ImageBuildFailed(
         f"pip could not fetch {pin.project} {pin.version}: {'; '.join(complaints)}",

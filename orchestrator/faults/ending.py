@@ -134,7 +134,10 @@ def _for_memory(ended: Ended, kills: MemoryKills, evidence: Mapping[str, object]
 def _by_whom(ended: Ended, death: _Death) -> tuple[str, str]:
     """Words and hint for a SIGKILL that the kernel did not send for want of memory, or of which nobody knows."""
     if ended.kills is not None:
-        return f"{death.text}, and not for want of memory", "a person or another program did it"
+        return (
+            f"{death.text}, and not for want of memory",
+            "a person or another program did it: somebody's `kill`, a script, a memory guard such as earlyoom",
+        )
     if ended.memory_limit is not None:
         return death.text, f"its container may have {size(ended.memory_limit)}, which is perhaps too little: {_OOM}"
     return death.text, death.hint

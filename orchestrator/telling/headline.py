@@ -49,7 +49,7 @@ def _now(view: DeploymentView) -> str:
         case State.WAITING_DEVICE:
             return f"waits for a device{why}"
         case State.IDLE:
-            return f"sleeps: the next request starts it{why}"
+            return f"sleeps{why}" if why else "sleeps: the next request starts it"
         case State.FAILED:
             return f"does not run{why}"
         case other:

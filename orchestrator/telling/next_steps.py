@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from orchestrator.telling.amounts import count, duration, within
 from orchestrator.views import DeploymentView, Desired, Issue, State
 
 _COMING = frozenset({State.PULLING, State.CREATING, State.LOADING, State.WARMING})
+
+_COMMAND = re.compile(r"`[^`]+`")
 
 _NEXT = {
     State.READY: "Nothing: it serves. If its engine fails, it is started again.",
@@ -66,11 +69,12 @@ def _granted(seconds: float) -> str:
 
 
 def advice(view: DeploymentView, issues: Sequence[Issue] = ()) -> Iterator[str]:
-    """What the owner of the machine can do, the likeliest help first; each is said once."""
+    """What the owner of the machine can do, the likeliest help first; each command is named once."""
     said = set[str]()
     for text in _advice(view, issues):
-        if text not in said:
-            said.add(text)
+        commands = set(_COMMAND.findall(text)) or {text}
+        if not commands <= said:
+            said |= commands
             yield text
 
 

@@ -13,7 +13,7 @@ from orchestrator.views import Event
 
 OURSELVES = "outrider"
 """Who acts when nobody asked."""
-_ENDINGS = {
+ENDINGS = {
     "failed": "after the failure",
     "desired_stopped": "as asked",
     "restart": "for the restart",
@@ -60,7 +60,7 @@ def _method(text: str) -> str:
 def _stopped(event: Event) -> str:
     name, reason = _split(event, " is gone (")
     reason = reason.rstrip(")")
-    return f"{name} is gone, its memory and files too ({_ENDINGS.get(reason, reason.replace('_', ' '))})"
+    return f"{name} is gone, its memory and files too ({ENDINGS.get(reason, reason.replace('_', ' '))})"
 
 
 def _starting(event: Event) -> str:

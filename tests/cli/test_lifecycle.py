@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.cli import following, lifecycle
+from api.cli import following, lifecycle, processes
 from tests.cli import fake
 from tests.cli.conftest import Call
 
@@ -324,3 +324,17 @@ def test_a_dry_run_of_what_cannot_be_planned_is_an_error(call: Call, daemon: fak
     daemon.on("GET", ROOM, fake.problem(409, "too_big", "nothing can be launched", hint="stop another model"))
     said = call("start", "smollm2", "--dry-run")
     assert (said.code, said.err) == (4, "error[too_big]: nothing can be launched\nhint: stop another model\n")
+
+
+def test_who_stops_waiting_is_told_that_it_goes_on(
+    call: Call, daemon: fake.Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "pause", interrupted)
+    daemon.on("PUT", DESIRED, fake.view("creating"))
+    daemon.on("GET", DEPLOYMENT, fake.view("loading"))
+    said = call("start", "smollm2", "--wait")
+    assert said.code == 130
+    assert "goes on without you: `outrider ps`" in said.err

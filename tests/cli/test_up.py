@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from api.cli import upcommand
 from api.cli.options import resolve
 from api.cli.processes import daemon_of, gateway_of
 from containers import service
@@ -174,3 +175,17 @@ def test_a_bad_configuration_ends_up_before_anything_starts(outrider: Outrider) 
     assert code == 1
     assert "did you mean 'gateway'?" in err
     outrider.paths.config_file.write_text("")
+
+
+def test_what_it_says_to_type_next_goes_to_this_outrider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {"already_up": False, "base_url": "http://127.0.0.1:1/v1", "models": ["m"]}
+    monkeypatch.setattr(sys, "argv", ["/somewhere/.venv/bin/outrider", "up"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    upcommand._tell(document, resolve(None, tmp_path / "s"))
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == f"  /somewhere/.venv/bin/outrider --state-dir {tmp_path / 's'} run m"
+    (tmp_path / "outrider").touch(mode=0o755)
+    upcommand._tell(document, resolve(None, None))
+    assert capsys.readouterr().out.splitlines()[-1] == "  outrider run m"

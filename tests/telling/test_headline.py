@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from orchestrator.telling.story import Entry, tell
-from orchestrator.views import DeploymentView, Desired, Event, State
+from orchestrator.views import DeploymentView, Desired, Event, State, Why
 
 READY = DeploymentView("m", Desired.RUNNING, "t", State.READY, None, "h", None, (), 0, 0, None, False, None, None, 0)
 
@@ -30,3 +34,26 @@ def test_trouble_is_over_when_the_next_engine_serves_whatever_is_told_once() -> 
     )
     assert [(b.code, b.times) for b in story.beats] == [("failed", 1), ("starting", 2), ("ready", 2)]
     assert "over after 60 s:" in story.now
+
+
+def test_a_model_that_no_request_starts_is_not_said_to_start_with_the_next_one() -> None:
+    why = Why("paused", "m is paused by cli:root: no request starts it", "`outrider resume m`")
+    asleep = replace(READY, state=State.IDLE, desired=Desired.ON_DEMAND)
+    assert tell(asleep, []).now == "m sleeps: the next request starts it."
+    paused = tell(replace(asleep, reason=why, paused_by="cli:root"), [])
+    assert paused.now == "m sleeps: m is paused by cli:root: no request starts it."
+    assert paused.advice == ("`outrider resume m`",), "said once"
+
+
+@pytest.mark.parametrize(
+    ("hint", "more"),
+    [
+        ("`outrider plan m` shows everything that was tried", ["`outrider start m` tries again now"]),
+        ("free the disk", ["`outrider start m` tries again now", "`outrider plan m` shows what would be launched"]),
+    ],
+)
+def test_a_command_is_advised_once(hint: str, more: list[str]) -> None:
+    failed = replace(READY, state=State.FAILED, reason=Why("refused", "nothing can be launched", hint))
+    first, *rest = tell(failed, []).advice
+    assert first == hint
+    assert [text.startswith(begins) for text, begins in zip(rest, more, strict=True)] == [True] * len(more)

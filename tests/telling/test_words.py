@@ -19,7 +19,7 @@ from orchestrator.loading_marks import CODE as CRASHED
 from orchestrator.restarting.rule import Next
 from orchestrator.telling.amounts import count
 from orchestrator.telling.parts import PARTS, Part, part
-from orchestrator.telling.words import _ENDINGS, _FOUND_REASONS
+from orchestrator.telling.words import _FOUND_REASONS, ENDINGS
 from orchestrator.views import Desired, Event
 
 REPOSITORY = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def test_every_reason_of_an_end_has_words() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Leaving":
                 reasons |= {str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant)}
     assert {"idle_unload", "evicted", "superseded", "stop_unfinished", "plan_changed", "desired_stopped"} <= reasons
-    assert reasons == set(_ENDINGS)
+    assert reasons == set(ENDINGS)
 
 
 def test_every_reason_of_a_removal_has_words() -> None:
