@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from containers import labels as container_labels
 from orchestrator.admission import HOST
 from orchestrator.restarting.choice import SAFER
 from orchestrator.restarting.standing import PLAIN, Key
@@ -105,8 +106,8 @@ class Checks:
                 self.left[name] = {rung: at for rung, at in rungs.items() if now - at > NOTED}
 
     def daemon_born(self) -> None:
-        """It knows what a person paused."""
-        there = {p.deployment for p in self._h.machine.processes if p.alive}
+        """It knows what a person paused. What the one before had sent is done all the same."""
+        there = {c.spec.labels[container_labels.DEPLOYMENT] for c in self._h.machine.containers.values()}
         self._untouched = {name for name in KINDS if self._h.paused(name)} - there
 
     def launched(self, process: Process) -> None:
