@@ -1,19 +1,26 @@
-"""A deployment whose GPU is lost, and the others of its machine: the planner is asked whether one of them takes it.
+"""A deployment whose GPU is lost, or taken, and the others of its machine: the planner is asked whether one of them
+takes it.
 
-It is asked at once, and again now and then while the answer is no, for memory may come free and GPUs may come. Until
-then the deployment waits for its GPU. Once it serves on another it stays there: a GPU that comes back moves nothing.
+Of a lost one it is asked at once, and again now and then while the answer is no, for memory may come free and GPUs may
+come. Until then the deployment waits for its GPU. Once it serves on another it stays there: a GPU that comes back moves
+nothing. Of one that has no room it is asked at each attempt, and only a plan that gives no less than the one that
+served is taken.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from orchestrator.context import Cause, Context
 from orchestrator.deployment import Deployment
 from orchestrator.device_policy import GPU_LOST, Lost
 from orchestrator.errors import OutriderError
-from orchestrator.plan import Plan
+from orchestrator.plan import Plan, Planned
 from orchestrator.views import State
 
 BY = "outrider"
+_GIVEN = ("variant", "runtime", "image", "method", "draft_tokens", "drafter", "context", "parallel")
+"""What a plan gives to clients, wherever it runs."""
 
 
 class Elsewhere:
@@ -26,6 +33,28 @@ class Elsewhere:
         """The GPUs that were left when the planner was asked last; None: it was not asked since the loss."""
         self._again_at = 0.0
         self._said: str | None = None
+        self._home: tuple[str, Plan] | None = None
+        """The digest of the plan that was gone to for want of room, and the one that was left."""
+
+    async def roomier(self, plan: Plan, choose: Callable[[Planned], Planned]) -> Plan | None:
+        """The same on another GPU, for a plan that has served and finds no room on its own; None: it waits there."""
+        d, devices = self._d, self._c.devices
+        mine = devices.taken(plan)
+        if not mine:
+            return None
+        try:
+            other = await self._c.planning.plan(d.entry, speculate=d.speculate, choose=choose)
+        except OutriderError:
+            return None
+        place = devices.taken(other)
+        if place == mine or len(place) != len(mine) or any(getattr(other, k) != getattr(plan, k) for k in _GIVEN):
+            return None
+        self._home = other.digest, plan
+        return other
+
+    def home(self, plan: Plan) -> Plan | None:
+        """The plan that was left for this one; None when this one was not gone to for want of room."""
+        return self._home[1] if self._home is not None and self._home[0] == plan.digest else None
 
     def lost(self) -> Plan | None:
         """The plan that cannot be started because its GPU is lost; None where that is not what it waits for."""

@@ -312,11 +312,13 @@ class Runner:
                 return task.result()
             raise await self.why_it_ended(engine)
         finally:
-            for future in (task, exited):
-                if not future.done():
-                    future.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await future
+            rest = [future for future in (task, exited) if not future.done()]
+            for future in rest:
+                future.cancel()
+            if rest:
+                await asyncio.wait(rest)  # does not raise their cancellation: one that arrives here is the caller's
+            if task.done() and not task.cancelled():
+                task.exception()  # looked at, so that it is not reported as never retrieved
 
     async def why_it_ended(self, engine: Engine) -> EngineFailed:
         """The reason a dead engine gives."""

@@ -224,9 +224,23 @@ class Steps:
             async with self._c.demand.room_for(self._d, plan, self._seen):
                 await self.bring_up(await self.new_engine(plan))
         except DoesNotFit as error:
-            if plan.digest != self._d.proven:
-                self._d.wanted = None  # planned anew, for what is left
-            self.record_failure(error, ran_for=0.0)
+            if not await self._moves(plan):
+                self.record_failure(error, ran_for=0.0)
+
+    async def _moves(self, plan: Plan) -> bool:
+        """What found no room is planned anew, for what is left; what has served gives up nothing but its place."""
+        d = self._d
+        if plan.digest != d.proven:
+            d.wanted = self.elsewhere.home(plan)
+            return False
+        other = await self.elsewhere.roomier(plan, self.ladder.choose)
+        if other is None:
+            return False
+        self.ladder.planned(other)
+        self.elsewhere.goes(plan, other)
+        d.wanted, d.fresh = other, other.digest
+        d.last_start_s = await self._c.store.start_seconds(other.digest, d.name)
+        return True
 
     async def _devices_of(self, plan: Plan) -> bool:
         """Whether the plan can be started as it is. A device that is gone is waited for; one that is there under

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hosts.device_health import STEADY, Health, Verdict
 from orchestrator import device_policy
+from orchestrator.actor import Actor
+from orchestrator.context import NoDemands
+from orchestrator.deployment import Deployment
 from orchestrator.device_policy import Gpu, Lost
-from orchestrator.errors import Refused
+from orchestrator.errors import DoesNotFit, Refused
 from orchestrator.host_watch import HostWatch
 from orchestrator.plan import Plan
 from orchestrator.timing import Timing
-from orchestrator.views import State
+from orchestrator.views import Desired, State
 from tests.daemon.gpu_scene import ONE, QUICK, TWO, Scene, facts, gpu, restarted
 from tests.daemon.world import LIMIT, World, a_plan
 from tests.hosts.trees import Tree
@@ -150,3 +155,65 @@ def test_after_a_loss_the_planner_is_asked_where_another_gpu_is_well(other: Gpu,
     assert decision.evidence["lost"] == [ONE]
     well = device_policy.after_loss(("d",), [one_of(ONE, Health.OK), other])
     assert (well.action, well.reason) == (Lost.WAIT, "not_lost")
+
+
+class Full(NoDemands):
+    """Where others are on some GPUs, and stay."""
+
+    def __init__(self) -> None:
+        self.gpus: set[str] = set()
+
+    def room_for(
+        self, d: Deployment, plan: Plan, seen: Callable[[State, str], None]
+    ) -> AbstractAsyncContextManager[None]:
+        if self.gpus & set(plan.devices):
+            raise DoesNotFit(f"there is no room for {d.name}")
+        return nullcontext()
+
+
+async def unloaded(scene: Elsewhere) -> Full:
+    """It has served on the first GPU, and that is somebody else's now."""
+    world, full = scene.world, Full()
+    world.actor = Actor(world.d, replace(world.context, demand=full))
+    await world.started()
+    await world.actor.set_desired(Desired.STOPPED, "t")
+    await until(lambda: not world.d.live(), LIMIT, "stopped")
+    full.gpus |= {"nvidia.com/gpu=0"}
+    return full
+
+
+async def test_what_has_served_goes_where_there_is_room(elsewhere: Elsewhere) -> None:
+    await unloaded(elsewhere)
+    world = elsewhere.world
+    world.planner.answer = elsewhere.other
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "it serves")
+    assert elsewhere.gate.taken(world.d.engines[0].plan) == {TWO}
+    assert await told_of(elsewhere, "other_gpu") == [f"m goes to RTX 3090 at {TWO} instead of RTX 3090 at {ONE}"]
+    assert "failed" not in await world.codes()
+
+
+async def test_what_has_served_gives_nothing_up_for_another_place(elsewhere: Elsewhere) -> None:
+    await unloaded(elsewhere)
+    world = elsewhere.world
+    world.planner.answer = replace(elsewhere.other, parallel=elsewhere.other.parallel + 1)
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await world.until_code("failed")
+    assert world.d.wanted is not None
+    assert elsewhere.gate.taken(world.d.wanted) == {ONE}
+    assert "other_gpu" not in await world.codes()
+
+
+async def test_where_it_does_not_get_it_goes_back_to_its_own(elsewhere: Elsewhere) -> None:
+    full = await unloaded(elsewhere)
+    full.gpus |= {"nvidia.com/gpu=1"}
+    world = elsewhere.world
+    world.planner.answer = elsewhere.other
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await world.until_code("failed")
+    assert world.d.wanted is not None
+    assert elsewhere.gate.taken(world.d.wanted) == {ONE}
+    full.gpus.clear()
+    await world.actor.set_desired(Desired.RUNNING, "t")
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "it serves")
+    assert elsewhere.gate.taken(world.d.engines[0].plan) == {ONE}

@@ -118,8 +118,7 @@ def _excuse(history: History, name: str) -> str | None:
 
 
 def has_room(history: History, d: Deployment) -> bool:
-    """Whether there would be memory for it if all that makes way were gone. What has served waits for its own
-    devices."""
+    """Whether there would be memory for it if all that makes way were gone."""
     kind, machine = KINDS[d.name], history.machine
     size = kind.size - (0 if d.speculate else 3 * GIB)
     own = {d.name} | {n for n in KINDS if history.wishes.get(n) is Desired.ON_DEMAND}
@@ -131,9 +130,6 @@ def has_room(history: History, d: Deployment) -> bool:
                 left[device] -= process.size.get(device, 0) if process.alive else process.kept.get(device, 0)
     if not kind.gpus:
         return left[HOST] >= size
-    if d.wanted is not None:
-        mine = [gpu for n, gpu in enumerate(GPUS) if f"nvidia.com/gpu={n}" in d.wanted.devices]
-        return all(left[gpu] >= size for gpu in mine)
     return sum(left[gpu] >= size for gpu in GPUS) >= kind.gpus
 
 

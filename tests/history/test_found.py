@@ -137,6 +137,26 @@ def test_a_pause_outlasts_the_daemon() -> None:
         history.finish()
 
 
+def test_a_plan_that_has_served_goes_to_another_gpu_where_there_is_room() -> None:
+    """Its own had been taken by one that runs always, and it waited for that for ever beside an empty one."""
+    with begun() as history:
+        history.do("on_demand", "epsilon", then=0.5)
+        history.do("request", "epsilon", 1.0, then=30.0)
+        epsilon = history.daemon.registry.get("epsilon").deployment
+        assert epsilon.serving_engine is not None
+        (own,) = history.daemon.admission.claims()[epsilon.serving_engine.id].devices
+        history.do("stop", "epsilon", then=20.0)
+        history.do("start", "alpha", then=30.0)
+        assert [claim.devices for claim in history.daemon.admission.claims().values()] == [(own,)]
+        history.do("on_demand", "epsilon", then=0.5)
+        history.do("request", "epsilon", 1.0, then=60.0)
+        assert epsilon.serving_engine is not None
+        (other,) = history.daemon.admission.claims()[epsilon.serving_engine.id].devices
+        assert other != own
+        assert "other_gpu" in [event.code for event in history.daemon.journal._recent]
+        history.finish()
+
+
 def test_an_engine_that_is_proven_once_more_is_drained_too() -> None:
     """That it was proven could not be noted, and the next daemon proves it again, while its answers go on."""
     with begun() as history:
