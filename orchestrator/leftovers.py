@@ -17,13 +17,14 @@ from containers.podman import Podman
 from containers.spec import ContainerState
 from orchestrator.actor import Actor
 from orchestrator.context import Context
-from orchestrator.engine import remove_files
+from orchestrator.engine import Engine, remove_files
+from orchestrator.errors import EngineFailed, OutriderError
 from orchestrator.plan import Plan
 from orchestrator.stopping import ladder
 
 TRIES = 2
-"""Removals in vain, though Podman answers, after which a deployment is started beside what is left, if there is
-memory for both: that one is wedged, and a wedged engine is in nobody's way."""
+"""Removals in vain, though Podman answers, or waits in vain for its memory, after which a deployment is started beside
+what is left, if there is memory for both: that one is wedged, and a wedged engine is in nobody's way."""
 ENDED = frozenset({"exited", "stopped"})
 """States of a container whose process was there and has gone: it does not begin again by itself."""
 
@@ -46,8 +47,10 @@ class Seen:
 class _Leftover:
     seen: Seen
     actor: Actor | None
-    task: asyncio.Task[ContainerError | None]
+    task: asyncio.Task[OutriderError | None]
     tries: int = 0
+    held: bool = False
+    """Its container is removed, and its memory or a process of it is still there."""
     told: str | None = None
 
 
@@ -94,7 +97,8 @@ class Leftovers(Collection[str]):
                 continue
             one = listed.get(container)
             if one is None:
-                self._gone(left)
+                if not left.held:
+                    self._gone(left)
                 one = replace(left.seen, container=replace(left.seen.container, alive=False, state="exited"))
             engine = None if one.labels is None else one.labels.engine
             self.take_down(one, left.actor, proven=engine in proven)
@@ -107,7 +111,7 @@ class Leftovers(Collection[str]):
         if tasks:
             await asyncio.wait(tasks)
 
-    def _ended(self, container: str, task: asyncio.Task[ContainerError | None]) -> None:
+    def _ended(self, container: str, task: asyncio.Task[OutriderError | None]) -> None:
         left = self._left.get(container)
         if task.cancelled() or left is None or left.task is not task:
             return
@@ -130,7 +134,7 @@ class Leftovers(Collection[str]):
         if left.actor is not None:
             left.actor.wait_no_longer(left.seen.container.id)
 
-    async def _remove(self, one: Seen) -> ContainerError | None:
+    async def _remove(self, one: Seen) -> OutriderError | None:
         """None once it has gone; why it has not. Raises what kept that from being known."""
         container, labels = one.container.id, one.labels
         if one.container.alive and labels is not None:
@@ -142,7 +146,29 @@ class Leftovers(Collection[str]):
         except ContainerError as error:  # that no answer came does not mean that it was not done
             if await self._podman.inspect(container) is not None:
                 return error
+        if labels is not None and one.plan is not None:
+            try:
+                await self._c.runner.cleared(_engine(container, labels, one.plan))
+            except EngineFailed as error:
+                self._left[container].held = True
+                return error
+        await self._c.runner.read_host()
         if labels is not None:
             await asyncio.to_thread(remove_files, self._c.paths, labels.engine)
             await self._c.store.forget_engine(labels.engine)
         return None
+
+
+def _engine(container: str, labels: Labels, plan: Plan) -> Engine:
+    """As whose the barrier looks at what was removed."""
+    return Engine(
+        id=labels.engine,
+        deployment=labels.deployment,
+        generation=labels.generation,
+        plan=plan,
+        key="",
+        socket=None,
+        port=None,
+        since=0.0,
+        container_id=container,
+    )

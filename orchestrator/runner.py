@@ -176,7 +176,7 @@ class Runner:
         engine.ready_at = self.clock.now()
         try:
             await self._marks.lift(engine.deployment, engine.generation)
-            await self._read_host()
+            await self.read_host()
         finally:
             self.admission.settle(engine.id)
         return proven
@@ -211,7 +211,7 @@ class Runner:
 
         return ask
 
-    async def _read_host(self) -> None:
+    async def read_host(self) -> None:
         """What is free now. A reading that fails is no reason to lose an engine that works, or to keep one."""
         try:
             if self._refresh is not None:
@@ -363,8 +363,7 @@ class Runner:
             reached(Place.STOPPED)
             await self.podman.remove(engine.container_id)
             reached(Place.REMOVED)
-            if self._clearing is not None:
-                await self._clearing.wait(engine)
+            await self.cleared(engine)
         engine.unfollow()
         if engine.port is not None:
             await asyncio.to_thread(self.ports.give_back, engine.port)
@@ -374,9 +373,14 @@ class Runner:
         except OSError as error:
             raise disk_error(error, self.paths.engines, f"the removal of {engine.name}'s files") from error
         reached(Place.FILES_GONE)
-        await self._read_host()
+        await self.read_host()
         self.admission.forget(engine.id)
         await self._marks.lift(engine.deployment, engine.generation)
+
+    async def cleared(self, engine: Engine) -> None:
+        """Wait until nothing of a removed container is left, and its memory is free. Raises `EngineFailed` `wedged`."""
+        if self._clearing is not None:
+            await self._clearing.wait(engine)
 
     async def _end(self, engine: Engine, container: str) -> None:
         """The stop ladder; what was unusual about it is told."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from containers.errors import PodmanUnreachable
+from orchestrator.errors import EngineFailed
 from orchestrator.leftovers import TRIES
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World
@@ -146,3 +147,36 @@ async def test_a_request_waits_for_what_is_to_go_first(world: World, monkeypatch
     assert (world.runner.ups, world.route().hold) == (0, True)
     may_end.set()
     await until(lambda: world.d.serving_engine is not None, LIMIT, "started once that was gone")
+
+
+async def test_what_leaves_its_memory_behind_is_no_less_wedged_than_an_engine(world: World) -> None:
+    """Its container has gone, and the barrier says who holds what: waited for as long as a removal is."""
+    left(world, "running", alive=True)
+    world.runner.fail_cleared = EngineFailed("wedged", "n was removed and its memory is held on GPU 0: process 7")
+    await world.adopt()
+    world.run()
+    await world.until_code("not_removed")
+    world.podman.states.clear()
+    assert (world.runner.ups, world.d.remains) == (0, {CONTAINER})
+    await world.adopter.relist([world.actor])
+    await until(lambda: world.d.serving_engine is not None, LIMIT, "started beside it")
+    assert LEFT in world.memory.adopted, "what it holds is accounted for"
+    world.runner.fail_cleared = None
+    await world.adopter.relist([world.actor])
+    await until(lambda: not world.adopter.leftovers, LIMIT, "it is free after all")
+    assert LEFT not in world.memory.adopted
+
+
+async def test_the_host_is_read_before_anything_is_planned_for_what_comes_free(world: World) -> None:
+    left(world, "running", alive=True)
+    seen: list[int] = []
+    waits_no_longer = world.actor.wait_no_longer
+
+    def told(container: str) -> None:
+        seen.append(world.runner.reads)
+        waits_no_longer(container)
+
+    world.actor.wait_no_longer = told  # type: ignore[method-assign]
+    await world.adopt()
+    await until(lambda: seen, LIMIT, "it has gone")
+    assert seen == [1]

@@ -96,7 +96,9 @@ class Sleepers:
     def __init__(self, clock: SystemClock) -> None:
         self.clock = clock
         self.children: list[subprocess.Popen[bytes]] = []
-        self.ups = self.downs = 0
+        self.ups = self.downs = self.reads = 0
+        self.fail_cleared: BaseException | None = None
+        """What is left of a container that was removed."""
         self.fail_up: BaseException | None = None
         self.fail_down: BaseException | None = None
         self.create_may_end: asyncio.Event | None = None
@@ -135,6 +137,13 @@ class Sleepers:
         if self.fail_down is not None:
             raise self.fail_down
         engine.unfollow()
+
+    async def cleared(self, engine: Engine) -> None:
+        if self.fail_cleared is not None:
+            raise self.fail_cleared
+
+    async def read_host(self) -> None:
+        self.reads += 1
 
     async def tail(self, engine: Engine) -> list[Any]:
         return []

@@ -253,6 +253,27 @@ def waits_for_switch(history: History, name: str) -> None:
     history.do("time_passes", 73.0)
 
 
+def test_what_a_former_daemon_left_passes_the_barrier_too() -> None:
+    """Its memory was not given back, and nobody left that GPU alone or said who holds it."""
+    with begun() as history:
+        history.do("start", "epsilon", then=30.0)
+        history.do("keep_memory", True)
+        history.do("kill_conmon", "epsilon")
+        history.do("kill_daemon", then=20.0)
+        epsilon = history.daemon.registry.get("epsilon").deployment
+        assert (epsilon.held, epsilon.engines) == ("remains", [])
+        history.do("time_passes", 60.0)
+        (held,) = history.daemon.quarantine.held.values()
+        assert epsilon.serving_engine is not None, "on the other GPU"
+        claims = [claim.devices for claim in history.daemon.admission.claims().values()]
+        assert sorted(claims) == [(gpu,) for gpu in GPUS]
+        assert (held.device,) == claims[0]
+        history.do("keep_memory", False, then=20.0)
+        assert not history.daemon.quarantine.held
+        assert len(history.daemon.admission.claims()) == 1
+        history.finish()
+
+
 def _reason(actor: object) -> str | None:
     reason = actor.deployment.reason  # type: ignore[attr-defined]
     return None if reason is None else str(reason.code)
