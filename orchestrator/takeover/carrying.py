@@ -105,7 +105,11 @@ class Takeover:
             except KeyboardInterrupt:
                 self._interrupted(act)
             except OutriderError as error:
-                self._failed(act, error)
+                self._failed(act, error.detail)
+            except Exception as error:  # any: the unit is stopped, and must come back all the same
+                if act is None:
+                    raise
+                self._failed(act, f"{type(error).__name__}: {error}")
 
     def _seen(self) -> Seen:
         waited = self._now() - self._since if self._state is not Ours.UNASKED else 0.0
@@ -144,7 +148,11 @@ class Takeover:
                 raise RuntimeError(f"{decision.action} is nothing to do")
 
     def _look(self) -> None:
-        state, self._said = self._ours.state()
+        try:
+            state, self._said = self._ours.state()
+        except Exception:
+            self._pause(POLL)  # here, where an interruption is heard
+            raise
         if state is Ours.COMING:
             self._pause(POLL)
         elif self._runs():
@@ -187,12 +195,10 @@ class Takeover:
         if self._disabled is None and act not in (Act.DONE, Act.FAILED):  # else it is done already
             self._trouble = self._trouble or INTERRUPTED
 
-    def _failed(self, act: Act | None, error: OutriderError) -> None:
+    def _failed(self, act: Act | None, said: str) -> None:
         """An act failed. What comes after readiness, and what is done on the way back, does not turn it round."""
         if act is Act.SETTLE:
             return
-        self._said = error.detail if self._said is None or act in (Act.START_UNIT, Act.STOP_UNIT) else self._said
-        if act is Act.WAIT:
-            self._pause(POLL)
-        elif act in (Act.STOP_UNIT, Act.START_OURS, Act.STOP_OURS, Act.START_UNIT):
+        self._said = said if self._said is None or act in (Act.START_UNIT, Act.STOP_UNIT) else self._said
+        if act in (Act.STOP_UNIT, Act.START_OURS, Act.STOP_OURS, Act.START_UNIT):
             self._trouble = self._trouble or f"{act.value}_failed"
