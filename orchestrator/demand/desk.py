@@ -106,7 +106,7 @@ class Desk:
             return None
         now, engine = self._clock.now(), d.serving_engine
         sizes: dict[str, int] = {}
-        for claim in self._room.claims(d.name):
+        for claim in self._room.held(d):
             for device in claim.devices:
                 sizes[device] = sizes.get(device, 0) + claim.size
         ready_at = None if engine is None else engine.ready_at

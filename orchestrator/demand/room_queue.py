@@ -53,6 +53,8 @@ class RoomQueue:
         """Models whose start waits for room, first come first served."""
         self._granted: dict[str, Mapping[str, int]] = {}
         """Bytes by device that are kept for a start until its engine has its own promise."""
+        self._beside: dict[str, frozenset[str]] = {}
+        """Engines whose memory such a start does not take: what is left of the model and does not go."""
 
     def noticed(self) -> None:
         """Something changed: whoever waits for room looks again."""
@@ -67,7 +69,7 @@ class RoomQueue:
         self._queue.append(d.name)
         try:
             await self._make_room(d, needs, seen)
-            self._granted[d.name] = needs
+            self._grant(d, needs)
             self._queue.remove(d.name)
             yield
         finally:
@@ -82,7 +84,7 @@ class RoomQueue:
     def kept_for(self, d: Deployment, plan: Plan) -> Iterator[None]:
         """Within it, one engine of this deployment follows another: what the one leaves is for the other, and nobody
         else of its groups comes between."""
-        self._granted[d.name] = self._needs(plan)
+        self._grant(d, self._needs(plan))
         try:
             yield
         finally:
@@ -93,8 +95,13 @@ class RoomQueue:
         """Bytes that are kept for starts of others, on the device where that is the most."""
         return max((self._kept(d, device) for device in devices), default=0)
 
+    def _grant(self, d: Deployment, needs: Mapping[str, int]) -> None:
+        going = {e.id for e in d.live() if e.state is not State.WEDGED}
+        self._granted[d.name], self._beside[d.name] = needs, frozenset(self._claims(d.name)) - going
+
     def _kept(self, d: Deployment, device: str) -> int:
-        return sum(n.get(device, 0) for m, n in self._granted.items() if m != d.name and not self.claims(m))
+        granted = [(m, n) for m, n in self._granted.items() if m != d.name]
+        return sum(n.get(device, 0) for m, n in granted if not self._claims(m).keys() - self._beside[m])
 
     async def _make_room(self, d: Deployment, needs: Mapping[str, int], seen: Seen) -> None:
         begun = self._clock.now()
@@ -111,7 +118,7 @@ class RoomQueue:
                 shown, d.reason = text, Why(WAITING, text)
                 seen(State.CREATING, text)
             if decision.action is RoomStep.EVICT:
-                self._granted[d.name] = needs
+                self._grant(d, needs)
                 await self._evict(d, decision)
             elif said != decision.reason:
                 said = decision.reason
@@ -142,9 +149,14 @@ class RoomQueue:
                 free[device] = max(0, left - self._kept(d, device))
         return room.Asked(d.name, needs, free, waited)
 
-    def claims(self, model: str) -> list[Claim]:
-        """What its engines are promised or have taken."""
-        return [claim for claim in self._admission.claims().values() if claim.model == model]
+    def _claims(self, model: str) -> dict[str, Claim]:
+        return {engine: claim for engine, claim in self._admission.claims().items() if claim.model == model}
+
+    def held(self, d: Deployment) -> list[Claim]:
+        """What would come free if it were unloaded; of one of which nothing goes any more, what it holds."""
+        going = {e.id for e in d.live() if e.state is not State.WEDGED}
+        claims = self._claims(d.name)
+        return [claim for engine, claim in claims.items() if engine in going] if going else list(claims.values())
 
     async def _evict(self, d: Deployment, decision: Decision[RoomStep]) -> None:
         going = [str(name) for name in words.listed(decision.evidence["evict"])]
