@@ -128,43 +128,54 @@ async def _find(podman: str, limit: float) -> Settings:
 
 async def _complaint(podman: str, settings: Settings, limit: float) -> str | None:
     """Run the trial container; None when it ran, else what Podman said."""
-    with tempfile.TemporaryDirectory(prefix="outrider-trial-") as folder:
-        root = Path(folder) / "root"
-        root.mkdir()
-        (root / "end").write_bytes(program())
-        (root / "end").chmod(0o755)
-        environ = dict(os.environ)
-        if not settings.untouched:
-            conf = Path(folder) / CONF_FILE
-            conf.write_text(settings.text())
-            environ["CONTAINERS_CONF"] = str(conf)
-        command = ["run", "--rm", "--network", "none", "--log-driver", "none", "--rootfs", str(root), "/end"]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                podman,
-                *command,
-                env=environ,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        except OSError as error:
-            raise PodmanUnreachable(f"cannot run {podman}: {error}", hint=INSTALL_HINT) from error
-        try:
-            async with asyncio.timeout(limit):
-                _, said = await process.communicate()
-        except TimeoutError as error:
-            raise PodmanTimeout(
-                f"a trial container took longer than {limit:g} s", hint="try `podman run` by hand"
-            ) from error
-        finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if process.returncode == 0:
-            return None
-        return said.decode(errors="replace").strip()[-500:] or f"exit code {process.returncode}"
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="outrider-trial-"))
+    try:
+        return await _tried(podman, *await asyncio.to_thread(_laid_out, folder, settings), limit=limit)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _tried(podman: str, root: Path, conf: Path | None, *, limit: float) -> str | None:
+    command = ["run", "--rm", "--network", "none", "--log-driver", "none", "--rootfs", str(root), "/end"]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            podman,
+            *command,
+            env=dict(os.environ) if conf is None else {**os.environ, "CONTAINERS_CONF": str(conf)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise PodmanUnreachable(f"cannot run {podman}: {error}", hint=INSTALL_HINT) from error
+    try:
+        async with asyncio.timeout(limit):
+            _, said = await process.communicate()
+    except TimeoutError as error:
+        raise PodmanTimeout(
+            f"a trial container took longer than {limit:g} s", hint="try `podman run` by hand"
+        ) from error
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode == 0:
+        return None
+    return said.decode(errors="replace").strip()[-500:] or f"exit code {process.returncode}"
+
+
+def _laid_out(folder: Path, settings: Settings) -> tuple[Path, Path | None]:
+    """The trial container's files, and its containers.conf where there is one."""
+    root = folder / "root"
+    root.mkdir()
+    (root / "end").write_bytes(program())
+    (root / "end").chmod(0o755)
+    if settings.untouched:
+        return root, None
+    conf = folder / CONF_FILE
+    conf.write_text(settings.text())
+    return root, conf
 
 
 def _present_limits() -> dict[str, int]:

@@ -311,7 +311,12 @@ class Actor:
     def _take_messages(self) -> None:
         while not self._mailbox.empty():
             message = self._mailbox.get_nowait()
-            message.change()
+            try:
+                message.change()
+            except Exception as error:  # a defect: whoever asked is not to wait for ever for what will not come
+                if not message.taken.done():
+                    message.taken.set_exception(error)
+                raise
             if not message.taken.done():
                 message.taken.set_result(None)
 

@@ -71,7 +71,9 @@ class Asker:
     async def _post(self, ask: Ask) -> object:
         try:
             answer = await self._client.post(ask.path, ask.body, timeout=self._call)
-        except EngineUnreachable:
+        except EngineUnreachable as error:
+            if error.busy:
+                raise  # it had its time
             # servers close a connection after so many requests, perhaps while the next one is on its way
             answer = await self._client.post(ask.path, ask.body, timeout=self._call)
         if answer.status >= SERVER_ERROR and answer.status != NOT_IMPLEMENTED:

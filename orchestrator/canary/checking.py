@@ -17,7 +17,7 @@ from orchestrator.canary.reference import Reference, implausible
 from orchestrator.clock import Clock
 from orchestrator.decision import Decision
 from orchestrator.engine import Engine
-from orchestrator.engine_client import EngineClient
+from orchestrator.engine_client import EngineClient, EngineUnreachable
 from orchestrator.errors import EngineFailed
 from orchestrator.events import Journal
 from orchestrator.measured import Ran, Refuted
@@ -119,8 +119,12 @@ class Canary:
         seen, whole_now = Observation(scored, answers), whole or made
         if whole_now:
             pair = await self._together(asker, reference, plan)
-            long, reference = await self._long(asker, reference, plan, which)
-            whole_now = not asker.late
+            long = None
+            try:
+                long, reference = await self._long(asker, reference, plan, which)
+                whole_now = not asker.late
+            except NoTime:
+                whole_now = False
             seen = Observation(scored, answers, long, pair)
         exact = plan.deterministic and reference.made.get("image") == plan.image
         return Looked(judging.judge(reference, seen, exact=exact), whole_now, made)
@@ -163,18 +167,23 @@ class Canary:
     async def _long(
         self, asker: Asker, reference: Reference, plan: Plan, which: str
     ) -> tuple[tuple[str, Answer] | None, Reference]:
-        """The answer to the long prompt; its passage is added to the reference where it is new."""
+        """The answer to the long prompt; its passage is added to the reference where it is new. Raises
+        `NoTime`, also where an engine that answered the short ones reads so slowly that this does not come in time."""
         size = long_size(adapter(plan.runtime).scoring.chunks(plan.argv), plan.context)
-        if size is None or asker.late:
+        if size is None:
             return None, reference
+        if asker.late:
+            raise NoTime
         name = f"{LONG}-{size}"
-        if name not in reference.passages:
-            try:
+        try:
+            if name not in reference.passages:
                 reference = reference.with_passage(name, await asker.long_passage(size))
-            except NoTime:
-                return None, reference
-            await self._records.keep(which, plan.model, reference, self._clock.wall())
-        return (name, await asker.answer(reference.passages[name], fresh=True)), reference
+                await self._records.keep(which, plan.model, reference, self._clock.wall())
+            return (name, await asker.answer(reference.passages[name], fresh=True)), reference
+        except EngineUnreachable as error:
+            if error.busy:
+                raise NoTime from error
+            raise
 
     # what follows
 

@@ -67,6 +67,8 @@ class _Watched:
     moved: float
     asked: float
     doubted: bool = False
+    condemned: EngineFailed | None = None
+    """It answered wrongly twice, and is ended once automation is no longer paused."""
     verdict: Drafts = field(default=Drafts.UNKNOWN)
 
 
@@ -123,7 +125,9 @@ class CanaryWatch:
             if engine.plan.method is not Method.NONE:
                 says = await proof.says_speculating(client, runtime, self._timing)
                 await self._drafting(watched, found, says, client)
-            if self._due(actor.deployment, watched, now):
+            if watched.condemned is not None and self._automation.paused(engine.deployment) is None:
+                await actor.fail_engines([engine.generation], watched.condemned)
+            elif self._due(actor.deployment, watched, now):
                 await self._ask(actor, watched, client)
 
     # drafting
@@ -225,7 +229,7 @@ class CanaryWatch:
         engine = watched.engine
         error = work.exception()
         if error is None:
-            watched.doubted = False
+            watched.doubted, watched.condemned = False, None
             return
         if not isinstance(error, EngineFailed) or error.code != FAILED:
             raise error
@@ -234,6 +238,7 @@ class CanaryWatch:
             return
         author = self._automation.paused(engine.deployment)
         if author is not None:
+            watched.condemned = error
             self._journal.emit(
                 "canary",
                 "would_restart",

@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.plan import Plan
-from tests.canary.asked import Desk, a_plan
+from orchestrator.timing import Timing
+from tests.canary.asked import Desk, a_desk, a_plan
 from tests.engine.running import running
 from tests.fakes.engine import Script
 from tests.models import generate as g
@@ -116,3 +118,17 @@ async def test_an_engine_that_takes_no_such_questions_is_left_alone(
     _, plan, socket = fake(status=404)
     await desk.look(plan, socket)
     assert desk.last().code == "canary_left_out"
+
+
+async def test_one_that_reads_a_long_prompt_too_slowly_is_not_asked_it(
+    tmp_path: Path, fake: Callable[..., tuple[Script, Plan, Path]]
+) -> None:
+    """It answers all that is short rightly; 1,280 tokens take it longer than any call may. That is no fault of it."""
+    _, plan, socket = fake(prefill_tps=1000)
+    plan = replace(plan, argv=(*plan.argv, "-ub", "1024", "-b", "1024"))
+    async with a_desk(tmp_path, replace(Timing(), proof_call=0.7)) as desk:
+        await desk.look(plan, socket)
+        assert desk.last().code == "canary_passed"
+        assert "long" not in desk.last().evidence
+        assert desk.last().evidence["whole"] is False
+        assert desk.last().evidence["begins_right"] == 3

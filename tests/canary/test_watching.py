@@ -223,9 +223,11 @@ async def test_one_that_answers_wrongly_when_idle_is_asked_twice_and_then_ended(
     await scene.look()
     assert scene.actor.ended == []
     assert desk.last().code == "would_restart"
-    scene.automation.resume("m")
-    scene.clock.at += scene.timing.canary_period
     await scene.look()
-    assert [e.code for e in scene.actor.ended] == ["canary_failed"]
+    assert scene.actor.ended == []
+    scene.automation.resume("m")
+    scene.traffic.in_flight = 1
+    await scene.look()
+    assert [e.code for e in scene.actor.ended] == ["canary_failed"], "at once: what it says is wrong, idle or not"
     assert scene.actor.ended[0].evidence["reason"] == "likelihood_off"
     assert "refuted" not in scene.actor.ended[0].evidence, "one engine alone refutes nothing"

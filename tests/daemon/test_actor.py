@@ -236,6 +236,25 @@ async def test_what_the_memory_guard_stopped_waits_for_room(world: World) -> Non
     assert world.d.guarded is None
 
 
+async def test_who_asks_for_what_crashes_the_actor_is_not_kept_waiting(world: World) -> None:
+    """The watch over health asks so: all engines of the host would go unwatched for ever."""
+    engine = await world.started()
+
+    def change() -> None:
+        raise RuntimeError("a defect")
+
+    async with asyncio.timeout(LIMIT):
+        with pytest.raises(RuntimeError, match="a defect"):
+            await world.actor._ask(change)
+    assert world.task is not None
+    await asyncio.wait([world.task])
+    assert isinstance(world.task.exception(), RuntimeError)
+    world.run()
+    await asyncio.sleep(0)
+    await world.actor.fail_engines([engine.generation], EngineFailed("engine_stalled", "it has stalled"))
+    await until(lambda: world.d.serving not in (None, engine.generation), LIMIT, "a new engine serves")
+
+
 async def test_an_actor_that_crashed_and_goes_on_still_sees_its_engine_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
