@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.options import Json, common
+from api.cli.options import Json, common, models_named
 from api.cli.output import amount, duration, print_json, print_table, say
 from orchestrator.errors import UsageError
 
@@ -58,7 +58,10 @@ def _row(view: Mapping[str, Any]) -> tuple[str, ...]:
 @measured_app.command()
 def rm(
     ctx: typer.Context,
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help="Its public name.", show_default=False)] = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="Its public name.", autocompletion=models_named, show_default=False),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Of all models.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -22,7 +22,7 @@ COMPLETION = 2.0
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, nothing else.")]
 
 
-def _models(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def models_named(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Completion: the models of the daemon and their states; without a daemon, those of the configuration."""
     from api.cli.client import Client
     from orchestrator.config import load
@@ -47,7 +47,9 @@ def _state(view: Mapping[str, Any]) -> str:
 
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A model's public name or alias.", autocompletion=_models, show_default=False),
+    typer.Argument(
+        metavar="MODEL", help="A model's public name or alias.", autocompletion=models_named, show_default=False
+    ),
 ]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="How long to wait at most.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until it is done, or failed.")]

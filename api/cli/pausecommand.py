@@ -6,11 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.options import Json, at, common
+from api.cli.options import Json, at, common, models_named
 from api.cli.output import clock_time, print_json, say
 
 Which = Annotated[
-    str | None, typer.Argument(metavar="MODEL", help="Only this one; else everything.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="MODEL", help="Only this one; else everything.", autocompletion=models_named, show_default=False
+    ),
 ]
 
 

@@ -26,6 +26,7 @@ _ASKED = (
 )
 _ENABLED = ("enabled", "enabled-runtime", "linked", "linked-runtime")
 _RUNS = ("active", "activating", "reloading", "refreshing")
+_NO_BUS = ("Failed to connect to bus", "not been booted with systemd")
 _PATTERN = re.compile(r"[*?\[\s]")
 
 
@@ -177,7 +178,9 @@ class Systemctl:
             said = done.stderr.strip().splitlines()
             raise SystemctlFailed(
                 f"`{' '.join(line)}` failed ({done.returncode}): {said[-1][:300] if said else 'it says nothing'}",
-                hint=f"`systemctl status {words[-1]}` says more",
+                hint="this machine is not run by systemd, or its bus is down; `systemctl is-system-running` says which"
+                if any(words_of in done.stderr for words_of in _NO_BUS)
+                else f"`systemctl status {words[-1]}` says more",
             )
         return done.stdout
 

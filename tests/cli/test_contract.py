@@ -285,7 +285,9 @@ def test_completion(tmp_path: Path) -> None:
     assert set(offered.split()) == {"start", "status", "stop"}
 
 
-@pytest.mark.parametrize("verb", ["start", "start --on-demand", "stop", "why", "logs"])
+@pytest.mark.parametrize(
+    "verb", ["start", "start --on-demand", "stop", "why", "logs", "pause", "resume", "measured rm"]
+)
 def test_completion_of_models(daemon: fake.Script, paths: Paths, verb: str) -> None:
     """Those that nobody has loaded yet too."""
     idle = fake.view("idle", "smol-idle", desired="on_demand", engine=None)
