@@ -84,6 +84,7 @@ class Admission:
         memory."""
         self._promised: dict[str, Claim] = {}
         self._taken: dict[str, Claim] = {}
+        self._staying: set[str] = set()
         self.queues = DeviceQueues()
         self.make_room: MakeRoom | None = None
         """Asked once a reservation, when there is not room enough."""
@@ -157,8 +158,13 @@ class Admission:
         claims = self._promised if loading else self._taken
         claims[engine] = Claim(plan.model, devices_of(plan, self._facts()), plan.expected_memory.total)
 
+    def stays(self, engine: str) -> None:
+        """Nothing ends the engine: nobody may count on its memory, not even the next one of its model."""
+        self._staying.add(engine)
+
     def forget(self, engine: str) -> None:
         """The engine is gone, or never came."""
+        self._staying.discard(engine)
         self._promised.pop(engine, None)
         self._taken.pop(engine, None)
 
@@ -171,11 +177,12 @@ class Admission:
         free, for the new plan replaces them, as does what makes way for it; the limit is kept."""
         facts = self._facts()
         going = {model, *self.yielding(model)}
-        own = [c for c in self._taken.values() if c.model in going]
+        mine = {e for e, c in self._taken.items() if c.model in going and e not in self._staying}
+        own = [c for e, c in self._taken.items() if e in mine]
         memory = facts.memory
         available = memory.available + sum(c.size for c in own if HOST in c.devices)
         if self._limit is not None:
-            others = sum(c.size for c in self._taken.values() if HOST in c.devices and c.model not in going)
+            others = sum(c.size for e, c in self._taken.items() if HOST in c.devices and e not in mine)
             available = min(available, self._limit - others + host_reserve(facts))
         more = max(0, self.floor() - host_reserve(facts))  # kept beyond what the planner leaves alone by itself
         available -= more

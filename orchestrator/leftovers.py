@@ -120,13 +120,19 @@ class Leftovers(Collection[str]):
             self._gone(self._left.pop(container))
             return
         left.tries += task.exception() is None  # Podman answered, and it is there all the same
-        if left.tries >= TRIES and left.actor is not None:
-            left.actor.wait_no_longer(container)
+        if left.tries >= TRIES:
+            self._stays(left)
         if left.told != str(error):
             left.told = str(error)
             name, labels = left.seen.container.name, left.seen.labels
             deployment = None if labels is None else labels.deployment
             self._c.journal.emit("adoption", "not_removed", f"{name}: {error}", deployment=deployment)
+
+    def _stays(self, left: _Leftover) -> None:
+        if left.seen.labels is not None:
+            self._c.admission.stays(left.seen.labels.engine)
+        if left.actor is not None:
+            left.actor.wait_no_longer(left.seen.container.id)
 
     def _gone(self, left: _Leftover) -> None:
         if left.seen.labels is not None:

@@ -454,6 +454,7 @@ class Steps:
         engine.tries += 1
         pause = backoff.delay(engine.tries, self._c.timing, 0.0)
         engine.again_at = self._c.clock.now() + pause
+        self._c.admission.stays(engine.id)
         if self._d.serving == engine.generation:
             self._d.serving = None
         if engine.state is not State.WEDGED:

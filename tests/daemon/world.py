@@ -214,6 +214,7 @@ class Memory:
         self.left = 10**12
         self.adopted: dict[str, bool] = {}
         """Engines that were found, and whether they were loading."""
+        self.staying: set[str] = set()
 
     def facts_for(self, model: str) -> Any:
         return None
@@ -223,6 +224,9 @@ class Memory:
 
     def adopt(self, engine: str, plan: Plan, *, loading: bool = False) -> None:
         self.adopted[engine] = loading
+
+    def stays(self, engine: str) -> None:
+        self.staying.add(engine)
 
     def forget(self, engine: str) -> None:
         self.adopted.pop(engine, None)
