@@ -114,6 +114,8 @@ class Deployment:
     last_start_s: float | None = None
     usual_start_s: float | None = None
     """What a start of this plan takes elsewhere, until this host has seen one."""
+    lost_told: Counter[str] = field(default_factory=Counter)
+    """What the journal has of requests that engines lost, by the gateway's counter (`orchestrator.lost_answers`)."""
     granted_s: float | None = None
     """How long the start in hand may take, while nothing is seen of its getting on."""
     switches: Counter[str] = field(default_factory=Counter)

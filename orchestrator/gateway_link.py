@@ -6,7 +6,9 @@ itself): then nobody routes to an engine, and a drain is done at once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,8 @@ class GatewayLink:
         """The last counters of each gateway process, by its id: two overlap while one replaces the other."""
         self._last_at: float | None = None
         self._data_at: dict[str, float] = {}
+        self._reported = asyncio.Event()
+        """Of the next report."""
 
     # reports in
 
@@ -81,6 +85,8 @@ class GatewayLink:
             if isinstance(ago, int | float) and not isinstance(ago, bool):
                 self._data_at[engine] = max(self._data_at.get(engine, 0.0), now - max(0.0, ago))
         self._data_at = {e: at for e, at in self._data_at.items() if e in self._engines or now - at < DATA_KEPT}
+        self._reported.set()
+        self._reported = asyncio.Event()
 
     def _is_young(self, uptime: object) -> bool:
         """Whether a gateway began within the rate's window, so that all it counted is recent."""
@@ -88,7 +94,7 @@ class GatewayLink:
 
     def _count(self, name: str, before: Mapping[str, Any], seen: Mapping[str, Any], now: float) -> None:
         traffic = self._model(name)
-        for key in ("arrivals", "completed", "failed", "rejected", "cancelled"):
+        for key in ("arrivals", "completed", "failed", "rejected", "cancelled", "broken_off", "asked_again"):
             more = max(0, _int(seen.get(key)) - _int(before.get(key)))
             traffic.totals[key] = traffic.totals.get(key, 0) + more
             if key == "arrivals":
@@ -133,6 +139,17 @@ class GatewayLink:
 
     def engine_in_flight(self, engine: str) -> int:
         return _int(self._engines.get(engine, {}).get("in_flight")) if self.heard else 0
+
+    async def left(self, engine: str) -> None:
+        """Wait until no report has a request at this engine, which is gone; not longer than two reports take."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * self._timing.report_period):
+                while self.engine_in_flight(engine):
+                    await self._reported.wait()
+
+    def total(self, model: str, what: str) -> int:
+        """One of a model's counters."""
+        return self._model(model).totals.get(what, 0)
 
     def totals(self) -> Mapping[str, Mapping[str, int]]:
         """Counters a model, for metrics."""

@@ -16,7 +16,7 @@ import structlog
 from containers.errors import DeviceUnavailable, ImageMissing
 from containers.pulling import PullProgress
 from containers.spec import ImageInfo
-from orchestrator import backoff, device_policy
+from orchestrator import backoff, device_policy, lost_answers
 from orchestrator.context import Cause, Context
 from orchestrator.crash_points import Place, reached
 from orchestrator.decision import Decision
@@ -319,6 +319,7 @@ class Steps:
         self.ladder.ready(engine)
         self._promote(engine)
         reached(Place.SERVING)
+        lost_answers.tell(d, d.name, self._c.gateway, self._c.journal)
         self.emit(
             "ready",
             f"{engine.name} is ready after {seconds:.1f} s",
@@ -428,6 +429,8 @@ class Steps:
             return
         await self._noted(self._c.store.forget_engine(engine.id))
         reached(Place.FORGOTTEN)
+        await self._c.gateway.left(engine.id)
+        lost_answers.tell(self._d, engine.name, self._c.gateway, self._c.journal)
         if engine.state is State.WEDGED and self._d.reason is not None and self._d.reason.code == WEDGED:
             self._d.reason = None
         engine.move(State.STOPPED)

@@ -181,6 +181,8 @@ class Model:
     __slots__ = (
         "admitting",
         "arrivals",
+        "asked_again",
+        "broken_off",
         "cancelled",
         "completed",
         "failed",
@@ -207,6 +209,11 @@ class Model:
         self.failed = 0
         self.rejected = 0
         self.cancelled = 0
+        self.broken_off = 0
+        """Of those that failed: their engine was lost in the middle of the answer."""
+        self.asked_again = 0
+        """Lost by their engine before the first byte, and put to another or kept for the next; they are none of those
+        that failed, unless that fails too."""
         self.ttfb_counts = [0] * (len(TTFB_BUCKETS) + 1)
         self.ttfb_sum = 0.0
 
@@ -223,6 +230,8 @@ class Model:
             "failed": self.failed,
             "rejected": self.rejected,
             "cancelled": self.cancelled,
+            "broken_off": self.broken_off,
+            "asked_again": self.asked_again,
         }
 
 

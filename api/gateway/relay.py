@@ -332,6 +332,7 @@ class Relay:
         if self._retried:
             self._fail(model, problem.upstream_failed(model.name, detail))
         else:
+            model.asked_again += 1
             self._tried = (engine.id,)
             self._retried = True
             self._route(model)
@@ -450,6 +451,7 @@ class Relay:
         self._close()
         engine.failed(model.name, detail, before_first_byte=False)
         model.failed += 1
+        model.broken_off += 1
         self._leave()
         self._break_off(problem.upstream_lost(model.name, detail))
 

@@ -35,7 +35,7 @@ _CODES = {
         busy engine_stalled engine_unresponsive would_restart would_retry_same would_next_rung would_drop would_resume
         would_start call_withheld unload_withheld unload_called_off waiting_for_room switch_too_costly load_extended
         canary_passed canary_left_out combination_refuted draft_clamped gpu_found gpu_unwell gpu_well
-        daemon_stopped host_slept clock_set
+        daemon_stopped host_slept clock_set answers_broken_off asked_again
         """,
     Part.DONE: """
         started ended adopt prove remove planned plan_unchanged starting proving_again starting_in_turn start_aborted

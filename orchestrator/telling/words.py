@@ -142,6 +142,8 @@ _IN_SENTENCE: Mapping[str, frozenset[str]] = {
     "memory_free": frozenset({"after_s"}),
     "stop_escalated": frozenset({"seconds"}),
     "combination_refuted": frozenset({"reason", "driver", "image"}),
+    "answers_broken_off": frozenset({"broken_off"}),
+    "asked_again": frozenset({"asked_again"}),
     "canary_failed": _JUDGED,
     "wedged": _HOLDERS,
     "gpu_memory_held": _HOLDERS,

@@ -103,7 +103,7 @@ async def test_a_stream_cut_short_ends_with_an_error_and_no_done(stack: Stack, h
     client.post(chat(model))  # the connection is still good
     assert (await client.response()).status == 200
     counts = await stack.counts(model)
-    assert (counts["failed"], counts["completed"]) == (1, 1)
+    assert (counts["failed"], counts["completed"], counts["broken_off"]) == (1, 1, 1)
 
 
 async def test_a_whole_answer_cut_short_is_cut_for_the_client(stack: Stack) -> None:

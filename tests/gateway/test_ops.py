@@ -84,6 +84,8 @@ async def test_the_daemon_is_told_what_is_seen(stack: Stack) -> None:
         "failed": 0,
         "rejected": 0,
         "cancelled": 0,
+        "broken_off": 0,
+        "asked_again": 0,
     }
     engine = first["engines"]["reported-0"]
     seen = {"in_flight", "bytes", "events", "requests", "prompt_bytes", "errors", "ttfb_s", "firsts", "flights"}
