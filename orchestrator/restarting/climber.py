@@ -378,13 +378,16 @@ class Climber:
         self._dirty = True
 
     async def save(self) -> None:
-        """Write what changed into the ledger. Raises `DatabaseFailed`; what was not written stays for the next time."""
+        """Write what changed into the ledger. Raises `DatabaseFailed`; what was not written stays for the next time,
+        and so does what changes meanwhile."""
         if not self._dirty:
             return
-        rows = tuple(self._rows)
-        await self._c.ledger.keep(self._d.name, self._standing, rows, self._c.clock.wall())
-        del self._rows[: len(rows)]
         self._dirty = False
+        try:
+            await self._c.ledger.keep(self._d.name, self._standing, self._rows, self._c.clock.wall())
+        except BaseException:
+            self._dirty = True
+            raise
 
     def _emit(self, code: str, text: str, evidence: Mapping[str, object]) -> None:
         self._c.journal.emit("ladder", code, text, deployment=self._d.name, evidence=evidence)

@@ -7,7 +7,6 @@ people. Without a database it is remembered in memory alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -59,16 +58,18 @@ class Ledger:
         """Where this deployment stands."""
         return self._known.get(deployment, Standing())
 
-    async def keep(self, deployment: str, standing: Standing, rows: Sequence[Row], at: float) -> None:
-        """Remember it for the next daemon. Raises `DatabaseFailed`."""
+    async def keep(self, deployment: str, standing: Standing, rows: list[Row], at: float) -> None:
+        """Remember it for the next daemon. Rows that were written are taken out of `rows`. Raises `DatabaseFailed`."""
         self._known[deployment] = standing
         if self._store is None:
+            rows.clear()
             return
         if standing == Standing():
             await self._store.forget_standing(deployment)
         else:
             await self._store.keep_standing(deployment, json.dumps(standing.to_dict()), at)
-        for row in rows:
+        while rows:
+            row = rows[0]
             await self._store.add_crash(
                 (
                     row.deployment,
@@ -84,3 +85,4 @@ class Ledger:
                     row.text,
                 )
             )
+            del rows[0]
