@@ -82,7 +82,7 @@ class Seen:
     """Everything that is known of one engine at `now` (all times monotonic seconds).
 
     `since` is when watching began, or began anew: nothing counts from before. `moved_at` is when its own word of its
-    work last changed, None where it says nothing; `moving` whether it ever changed with work in hand.
+    work last changed, None where it says nothing.
     `free` is whether a request would be begun at once, by its own word (None: it says nothing of that).
     `limit` is T_stall, `answer_limit` the same for answers in one piece, `patience` how long a canary may be out.
     """
@@ -166,14 +166,17 @@ def signs(seen: Seen) -> tuple[Sign, ...]:
 
 
 def _delivery(seen: Seen) -> Sign | None:
-    """Requests wait, and nothing comes. An answer in one piece shows nothing before its end, and a stream that has no
-    slot yet waits for those that have."""
+    """Requests wait, and nothing comes. An answer in one piece shows nothing to clients before its end, and a stream
+    that has no slot yet waits for those that have; but an engine that counts its tokens as it makes them shows that
+    it makes none."""
     d = seen.delivery
     if d is None or not d.counted or d.since is None:
         return None
     queued = d.counted > seen.parallel
     whole = not d.flowing and bool(d.answers) and (not d.awaiting or queued)
-    limit = seen.answer_limit if whole else seen.limit
+    # it moved with this work, so that its word is of it and not only of what has ended
+    stands = seen.moved_at is not None and d.since < seen.moved_at <= seen.now - seen.limit
+    limit = seen.answer_limit if whole and not stands else seen.limit
     seconds = seen.now - max(seen.life, d.since)
     text = f"{count(d.counted, 'request is', 'requests are')} in flight, and nothing came for any"
     return Sign("delivery", Witness.GATEWAY, text, seconds, limit)

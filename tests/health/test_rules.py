@@ -132,6 +132,14 @@ CASES: dict[str, tuple[Seen, Live]] = {
         seen(delivery=stream(500, flowing=0, answers=1), answer_limit=900.0, progress=ANSWERS, moved_at=NOW),
         Live.LIVE,
     ),
+    "a hang under an answer in one piece: its slots moved with it, and stand still": (
+        seen(delivery=stream(500, flowing=0, answers=1), answer_limit=9000.0, progress=ANSWERS, moved_at=NOW - 61),
+        Live.STALLED,
+    ),
+    "an answer in one piece, with which its slots have not moved yet": (
+        seen(delivery=stream(500, flowing=0, answers=1), answer_limit=9000.0, progress=ANSWERS, moved_at=NOW - 501),
+        Live.SUSPECT,
+    ),
     "a stream that waits behind an answer in one piece": (
         seen(delivery=stream(500, flowing=0, answers=1, awaiting=1), answer_limit=900.0, progress=ANSWERS),
         Live.LIVE,
