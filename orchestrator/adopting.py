@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+import structlog
+
 from containers import labels as container_labels
 from containers.labels import Labels
 from containers.podman import Podman
@@ -31,6 +33,7 @@ from orchestrator.runner import Runner
 from orchestrator.runtimes import adapter
 from orchestrator.views import Desired, State
 
+log = structlog.get_logger("adoption")
 HEALTH_LIMIT = 2.0
 """Seconds that an adopted engine may take to answer before it counts as busy."""
 CONMON_DEAD = "conmon_dead"
@@ -59,7 +62,7 @@ class Adopter:
         asked = {row.deployment: row.desired for row in await self._c.store.desired()}
         newest = _newest_running(seen)
         kept: set[str] = set()
-        checks: list[asyncio.Task[None]] = []
+        checks: dict[asyncio.Task[None], tuple[Seen, Actor]] = {}
         for one in seen:
             actor = None if one.labels is None else define(one.labels.deployment)
             decision = self._decide(one, actor, asked, proven, newest)
@@ -71,11 +74,16 @@ class Adopter:
             engine = self._engine(one, one.labels, one.plan, ready=decision.action is Adoption.ADOPT)
             kept.add(engine.id)
             if actor.deployment.engine(engine.generation) is None:
-                checks.append(asyncio.create_task(self._check_then_adopt(actor, engine, asked)))
+                checks[asyncio.create_task(self._check_then_adopt(actor, engine, asked))] = one, actor
         if checks:
             await asyncio.wait(checks)
-        for check in checks:
-            check.result()
+        for check, (one, actor) in checks.items():
+            error = check.exception()
+            if error is not None:  # no descriptor is left to watch it, say: the others are adopted all the same
+                log.error("not_adopted", container=one.container.name, exc_info=error)
+                evidence = {"error": f"{type(error).__name__}: {error}"}
+                self._tell(one, Decision(Adoption.REMOVE, "not_adopted", evidence))
+                self._take_down(one, actor, proven)
         known = {e.id for a in actors.values() for e in a.deployment.engines}
         await asyncio.to_thread(self._tidy, kept | known)
         for gone in sorted(proven - kept - known):  # the daemon before died between its end and this

@@ -83,6 +83,7 @@ class _Watched:
     doing: Doing = NOTHING
     doing_since: float | None = None
     told: str = ""
+    told_at: float = 0.0
     over: bool = False
     """Its end was decided: on hold until there is another container."""
 
@@ -287,8 +288,10 @@ class HealthWatch:
         about = [i.code for i in self._c.issues.list() if i.subject in subjects]
         self._show(engine, verdict, may_serve, degraded.decide(about))
         self._admit(actor, engine, may_serve, tell=verdict.action.alive)
+        if watched.told and seen.life > watched.told_at:
+            watched.told = ""  # it has shown life since: the next silence is another one
         if verdict.action is Live.BUSY and watched.told != verdict.reason:
-            watched.told = verdict.reason
+            watched.told, watched.told_at = verdict.reason, seen.now
             self._say(engine, "busy", f"{engine.name} is silent, for it {_BUSY[verdict.reason]}", verdict)
         if not verdict.action.alive:
             await self._end(actor, engine, watched, verdict)

@@ -39,6 +39,7 @@ _FOUND_REASONS = {
     "not_defined": "no model of this name is defined any more",
     "desired_stopped": "a person wants it stopped",
     "superseded": "a newer engine of the same model runs",
+    "not_adopted": "it could not be watched",
     "belongs_to_no_engine": "no engine that is known had it",
 }
 """Why a new daemon removes what a former one had left."""

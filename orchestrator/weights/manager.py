@@ -153,8 +153,7 @@ class Weights:
             yield
         finally:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])  # raises no cancellation but the caller's own
             handle.progress(meter.line(), meter.done, meter.total or None)
 
     async def _puller(self) -> Puller:

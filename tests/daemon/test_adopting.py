@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from containers import labels as container_labels
 from containers.spec import ContainerState
 from orchestrator import governor
-from orchestrator.engine import remove_files, socket_folder
+from orchestrator.engine import Engine, remove_files, socket_folder, write_key
 from orchestrator.governing import govern
 from orchestrator.views import Desired, State
 from tests.daemon.world import LIMIT, World, _Healthy
@@ -138,6 +141,28 @@ async def test_what_serves_has_taken_its_memory(world: World) -> None:
     engine = await world.found_running()
     await world.adopt()
     assert world.memory.adopted == {engine: False}
+
+
+async def test_one_that_cannot_be_watched_keeps_no_other_from_being_adopted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await world.found_running()
+    other = "b" * 16
+    write_key(world.paths, other, "k")
+    found = world.container(other, world.runner.children[0].pid)
+    world.podman.states.append(replace(found, labels={**found.labels, container_labels.GENERATION: "2"}))
+    follow = Engine.follow
+
+    def no_descriptors(self: Engine, pid: int) -> None:
+        if self.id == other:
+            raise OSError(errno.EMFILE, "too many open files")
+        follow(self, pid)
+
+    monkeypatch.setattr(Engine, "follow", no_descriptors)
+    await world.adopt()
+    assert [e.id for e in world.d.engines] == [engine]
+    await until(lambda: world.podman.removed == [f"c-{other}"], LIMIT, "what cannot be watched is replaced")
+    assert world.podman.stopped == [f"c-{other}"]
 
 
 async def test_a_wish_that_came_while_it_was_looked_at_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

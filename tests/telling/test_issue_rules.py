@@ -48,7 +48,7 @@ def engine(observed: int | None, expected: int) -> EngineView:
 
 NOTHING = Sight(at=1e9, health=WELL, deployments=(deployment(),))
 SERVES = replace(NOTHING, deployments=(deployment(engines=(engine(None, 1),)),))
-FAILED = deployment(state=State.FAILED, reason=Why("oom", "m: no memory", "use less"))
+FAILED = deployment(state=State.FAILED, reason=Why("oom", "m: no memory", "use less"), next_attempt_s=2.0)
 CASES: dict[str, tuple[Sight, Sight]] = {
     # code: (where it holds, where something like it is no reason to look)
     "parked": (
@@ -87,6 +87,19 @@ CASES: dict[str, tuple[Sight, Sight]] = {
         replace(NOTHING, deployments=(deployment(engines=(engine(11 * GIB, 10 * GIB), engine(None, 1))),)),
     ),
 }
+
+
+WAITING = (
+    replace(FAILED, state=State.CREATING, reason=Why("waiting_for_room", "waiting for room: n is loaded")),
+    replace(FAILED, state=State.CREATING, reason=Why("waiting_for_turn", "waiting for its turn (after n)")),
+    replace(FAILED, reason=Why("gpu_lost", "GPU 0000:01:00.0 is lost"), next_attempt_s=None),
+)
+
+
+@pytest.mark.parametrize("view", WAITING)
+def test_what_failed_before_and_waits_for_something_else_now_is_not_failing(view: DeploymentView) -> None:
+    (rule,) = (rule for rule in issue_rules.load() if rule.code == "not_coming_up")
+    assert list(rule.detect(replace(NOTHING, deployments=(view,), failures={"m": 3}))) == []
 
 
 def test_there_is_a_case_for_each_rule() -> None:
