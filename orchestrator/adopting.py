@@ -190,7 +190,12 @@ class Adopter:
             decision.action.value,
             f"{name}: {decision.action} ({decision.reason})",
             deployment=None if one.labels is None else one.labels.deployment,
-            evidence={"container": one.container.id, "reason": decision.reason, **decision.evidence},
+            evidence={
+                "container": one.container.id,
+                "generation": None if one.labels is None else one.labels.generation,
+                "reason": decision.reason,
+                **decision.evidence,
+            },
         )
 
     def _engine(self, one: Seen, labels: Labels, plan: Plan, *, ready: bool) -> Engine:

@@ -415,7 +415,7 @@ class Steps:
             engine.ready_at = None  # counted: a clean-up that has to be tried again is no second failure
             await self._noted(self.ladder.save())
             d.restarts += 1
-        await self._gone(engine, "failed")
+        await self._gone(engine, WEDGED if engine.state is State.WEDGED else "failed")
 
     async def _gone(self, engine: Engine, reason: str) -> None:
         if not _log_kept(self._d, engine):

@@ -15,6 +15,7 @@ OURSELVES = "outrider"
 """Who acts when nobody asked."""
 ENDINGS = {
     "failed": "after the failure",
+    "wedged": "nothing holds it any more",
     "desired_stopped": "as asked",
     "restart": "for the restart",
     "superseded": "another engine serves now",
@@ -106,14 +107,15 @@ def _daemon_started(event: Event) -> str:
 
 def _adopted(event: Event) -> str:
     """A daemon finds what a former one had left."""
-    reason = str(event.evidence.get("reason", ""))
+    reason, generation = str(event.evidence.get("reason", "")), event.evidence.get("generation")
+    name = "an engine" if generation is None else f"{event.deployment}-{generation}"
     match event.code:
         case "adopt":
-            return "the daemon took over the engine that a former one had left running: same container, nothing stopped"
+            return f"the daemon took over {name}, which a former one had left running: same container, nothing stopped"
         case "prove":
-            return "the daemon found an engine that a former one had left on its way, and goes on with it"
+            return f"the daemon found {name} on its way, as a former one had left it, and goes on with it"
         case "remove":
-            return f"the daemon removed what a former one had left: {_FOUND_REASONS.get(reason, reason)}"
+            return f"the daemon removed {name}, which a former one had left: {_FOUND_REASONS.get(reason, reason)}"
         case _:
             return _bare(event)
 

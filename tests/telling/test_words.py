@@ -126,7 +126,7 @@ def test_every_code_of_the_journal_has_its_part() -> None:
 
 def test_every_reason_of_an_end_has_words() -> None:
     """`stopped` says why an engine went: a reason of the lifecycle's table, or of whoever unloads it."""
-    reasons = {"failed", "daemon_ends", "restart", "switch", TURN, CRASHED, DeviceMissing.code}
+    reasons = {"failed", "wedged", "daemon_ends", "restart", "switch", TURN, CRASHED, DeviceMissing.code}
     for file in ("lifecycle.py", "switch_step.py"):
         for node in ast.walk(ast.parse((REPOSITORY / "orchestrator" / file).read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.args[0] if node.args else node) == "Step.STOP":
