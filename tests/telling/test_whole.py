@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.models import generate as g
 from tests.stack.stack import Stack
 from tests.stack_fixture import MakeStack
@@ -21,6 +23,7 @@ def outrider(stack: Stack, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.timeout(180)
 def test_a_killed_engine_and_a_pause(make_stack: MakeStack, test_models: Path) -> None:
     stack = make_stack(gateway=False)
     stack.define("plain", test_models / g.TARGET, method="none")
