@@ -110,19 +110,22 @@ async def test_speculation_is_dropped_under_load_and_comes_back(make_stack: Make
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 async def test_a_switch_that_would_cost_too_much_is_refused(make_stack: MakeStack, test_models: Path) -> None:
     """No room for two engines and no patience for a gap: it stays as it is, and says why with the numbers."""
     stack = make_stack()
     impatient = {**QPS, "max_switch_s": 0.0}
     stack.define("m", test_models / g.TARGET, drafter=test_models / g.DFLASH, method="dflash", speculation=impatient)
+
+    async def refused() -> bool:  # asked beside the loop, which has to keep the pace of the load
+        return "switch_too_costly" in await asyncio.to_thread(stack.codes, "m")
+
     with stack:
         leave_room_for_one(stack)
         before = (await asyncio.to_thread(stack.start, "m"))[0]["engine"]
         async with httpx.AsyncClient() as http:
             load, enough = Load(stack, pace=24.0), asyncio.Event()
             running = asyncio.create_task(load.run(http, enough))
-            await until(lambda: "switch_too_costly" in stack.codes("m"), 40, "the refusal")
+            await until(refused, 40, "the refusal")
             enough.set()
             await running
         refusal = next(e["evidence"] for e in stack.events("m") if e["code"] == "switch_too_costly")
