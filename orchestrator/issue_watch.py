@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -25,7 +26,7 @@ class IssueWatch:
     async def look(self) -> None:
         """One round. A rule that fails keeps its issues as they are and no other rule from its work."""
         sight = await self._sight()
-        for rule in issue_rules.load():
+        for rule in await asyncio.to_thread(issue_rules.load):  # files are read, the first time
             try:
                 found = {(rule.code, one.subject): one for one in rule.detect(sight)}
             except Exception:
