@@ -25,7 +25,7 @@ from tests.waiting import until_sync
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
 SIZE = 96 << 20
 LIMIT = 60.0
-UNWRITTEN = {r"  ! the state database cannot be written: .*\n(?: +seen: .*\n)?": ""}
+UNWRITTEN = {r"(?m)^.*! the state database cannot be written: .*\n(?: +seen: .*\n)?": ""}
 """A start that the database refused: by chance it has a page left for the number of the next engine."""
 
 
