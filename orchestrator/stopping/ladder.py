@@ -31,6 +31,9 @@ ANSWER = 5.0
 """Seconds that Podman may take to answer a stop beyond the grace: it answers in 0.1-0.2 s."""
 SEEN = 1.0
 """Seconds from a stop that Podman says is done to the process's end as the kernel tells it."""
+JUST_NOW = 0.1
+"""Seconds from a stop that failed to an end that it has brought about: Podman 5 fails the stop of a container whose
+conmon died once its process has ended."""
 KILLED = 5.0
 """Seconds for a process to end after SIGKILL; one in the driver's hands takes longer, and is removed meanwhile."""
 
@@ -97,10 +100,9 @@ async def end(
         trouble = error
     if watch is None or exited is None:
         return ending(Rung.NONE, trouble)
-    if trouble is None:
-        if await _ends(exited, SEEN):
-            return ending(Rung.SIGKILL if clock.now() - begun >= grace else Rung.STOP)
-    else:
+    if await _ends(exited, SEEN if trouble is None else JUST_NOW):
+        return ending(Rung.SIGKILL if clock.now() - begun >= grace else Rung.STOP, trouble)
+    if trouble is not None:
         watch.send(signal.SIGTERM)
         if await _ends(exited, grace):
             return ending(Rung.SIGTERM, trouble)
