@@ -33,6 +33,20 @@ def left(world: World, state: str, *, alive: bool) -> None:
     world.podman.states = [replace(world.container(LEFT, 1), state=state, alive=alive)]
 
 
+async def unanswered(container: str) -> object:
+    """A call while Podman is away."""
+    raise PodmanUnreachable("nobody answers")
+
+
+async def removed_in_vain(world: World, monkeypatch: pytest.MonkeyPatch, remove: object) -> None:
+    """A daemon begins, and cannot know whether its removal was done."""
+    monkeypatch.setattr(world.podman, "remove", remove)
+    monkeypatch.setattr(world.podman, "inspect", unanswered)
+    await world.adopt()
+    world.run()
+    await world.until_code("not_removed")
+
+
 async def test_a_start_that_is_on_its_way_to_podman_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,14 +60,7 @@ async def test_a_start_that_is_on_its_way_to_podman_is_waited_for(
         world.podman.states.clear()
         return await remove(container)
 
-    async def inspected(container: str) -> object:
-        raise PodmanUnreachable("nobody answers")
-
-    monkeypatch.setattr(world.podman, "remove", removed)
-    monkeypatch.setattr(world.podman, "inspect", inspected)
-    await world.adopt()
-    world.run()
-    await world.until_code("not_removed")
+    await removed_in_vain(world, monkeypatch, removed)
     await until(lambda: world.route().reason is not None, LIMIT, "it says why it does not start")
     assert world.route().reason.code == "remains"  # type: ignore[union-attr]
     assert (world.d.shown_state(), world.route().hold, world.runner.ups) == (State.CREATING, True, 0)
@@ -68,15 +75,7 @@ async def test_a_start_that_is_on_its_way_to_podman_is_waited_for(
 
 async def test_one_that_was_removed_without_an_answer_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     left(world, "created", alive=False)
-
-    async def unanswered(container: str) -> object:
-        raise PodmanUnreachable("nobody answers")
-
-    monkeypatch.setattr(world.podman, "remove", unanswered)
-    monkeypatch.setattr(world.podman, "inspect", unanswered)
-    await world.adopt()
-    world.run()
-    await world.until_code("not_removed")
+    await removed_in_vain(world, monkeypatch, unanswered)
     world.podman.states.clear()
     await world.adopter.relist([world.actor])
     await until(lambda: world.d.serving_engine is not None, LIMIT, "started, for that one is not listed")

@@ -56,13 +56,19 @@ async def test_a_forced_start_leaves_the_mark_of_what_is_being_loaded(world: Wor
     assert (world.paths.loading / "m.json").exists()
 
 
-async def test_of_two_that_ask_at_once_the_database_believes_the_one_that_the_actor_does(world: World) -> None:
-    """A stop waits for a create that cannot be cut off; who starts it again meanwhile is heard after it."""
-    world.runner.create_may_end = asyncio.Event()
+async def creating(world: World) -> tuple[Verbs, asyncio.Event]:
+    """A create is on its way that cannot be cut off before the event."""
+    world.runner.create_may_end = may_end = asyncio.Event()
     asks = verbs(world)
     world.run()
     await asks.set_desired("m", Desired.RUNNING, author="p")
     await until(lambda: world.runner.ups == 1, LIMIT, "a create is on its way")
+    return asks, may_end
+
+
+async def test_of_two_that_ask_at_once_the_database_believes_the_one_that_the_actor_does(world: World) -> None:
+    """A stop waits for a create that cannot be cut off; who starts it again meanwhile is heard after it."""
+    asks, may_end = await creating(world)
     await asks.set_desired("m", Desired.STOPPED, author="p")
     await until(lambda: "start_aborted" in world.journal_codes(), LIMIT, "it is called off")
     first = asyncio.create_task(asks.set_desired("m", Desired.RUNNING, author="p"))
@@ -70,18 +76,14 @@ async def test_of_two_that_ask_at_once_the_database_believes_the_one_that_the_ac
     second = asyncio.create_task(asks.set_desired("m", Desired.STOPPED, author="p"))
     await asyncio.sleep(0)
     assert not first.done()
-    world.runner.create_may_end.set()
+    may_end.set()
     await asyncio.gather(first, second)
     (row,) = await world.store.desired()
     assert (world.d.desired, row.desired) == (Desired.STOPPED, Desired.STOPPED)
 
 
 async def test_a_drain_that_is_not_taken_yet_is_ended_by_a_start(world: World) -> None:
-    world.runner.create_may_end = asyncio.Event()
-    asks = verbs(world)
-    world.run()
-    await asks.set_desired("m", Desired.RUNNING, author="p")
-    await until(lambda: world.runner.ups == 1, LIMIT, "a create is on its way")
+    asks, may_end = await creating(world)
     await asks.restart("m", author="p")
     await until(lambda: "start_aborted" in world.journal_codes(), LIMIT, "it is called off")
     drain = asyncio.create_task(asks.drain("m", author="p"))
@@ -89,7 +91,7 @@ async def test_a_drain_that_is_not_taken_yet_is_ended_by_a_start(world: World) -
     start = asyncio.create_task(asks.set_desired("m", Desired.RUNNING, author="p"))
     await asyncio.sleep(0)
     assert not drain.done()
-    world.runner.create_may_end.set()
+    may_end.set()
     await asyncio.gather(drain, start)
     (row,) = await world.store.desired()
     assert (world.d.drained, row.drained) == (False, False)

@@ -369,33 +369,39 @@ def test_one_that_answers_errors_gets_no_requests_until_it_answers(fake: tuple[S
     assert stack.text("m", 4) == ALPHABET[:4]
 
 
-@pytest.mark.slow
-def test_one_that_answers_nothing_but_errors_is_replaced(fake: tuple[Stack, Script]) -> None:
-    stack, script = fake
-    script.write(status=500)
+def unresponsive(stack: Stack) -> Any:
+    """What is said of an engine that answers, and nothing that anybody can use; in its bound from now on."""
     begun = time.monotonic()
     event = until_sync(lambda: found(stack, "engine_unresponsive"), 30, "it is found")[0]
     assert time.monotonic() - begun <= BOUND + TIMING.health_canary + BUSY_MACHINE, "from the first of its errors on"
-    assert event["evidence"]["errors"] >= 3
+    return event
+
+
+def replaced(stack: Stack, script: Script) -> None:
+    """Its engine goes, and another one, which is well, serves."""
     until_sync(lambda: stack.deployment("m")["state"] != "ready", 10, "it is taken down")
     script.write()
     until_sync(lambda: stack.deployment("m")["state"] == "ready", 60, "another engine serves")
     assert stack.text("m", 4) == ALPHABET[:4]
+
+
+@pytest.mark.slow
+def test_one_that_answers_nothing_but_errors_is_replaced(fake: tuple[Stack, Script]) -> None:
+    stack, script = fake
+    script.write(status=500)
+    event = unresponsive(stack)
+    assert event["evidence"]["errors"] >= 3
+    replaced(stack, script)
 
 
 @pytest.mark.slow
 def test_one_that_has_room_and_turns_everybody_away_is_replaced(fake: tuple[Stack, Script]) -> None:
     stack, script = fake
     script.write(status=503)
-    begun = time.monotonic()
-    event = until_sync(lambda: found(stack, "engine_unresponsive"), 30, "it is found")[0]
-    assert time.monotonic() - begun <= BOUND + TIMING.health_canary + BUSY_MACHINE
+    event = unresponsive(stack)
     assert "turns every completion away" in event["text"]
     assert event["evidence"]["turned_away"] >= 3
-    until_sync(lambda: stack.deployment("m")["state"] != "ready", 10, "it is taken down")
-    script.write()
-    until_sync(lambda: stack.deployment("m")["state"] == "ready", 60, "another engine serves")
-    assert stack.text("m", 4) == ALPHABET[:4]
+    replaced(stack, script)
 
 
 @pytest.mark.slow
